@@ -112,6 +112,13 @@ def impatient_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def usual_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what the one who runs the tests has chosen for terminals."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
 def no_rank_server_in_advance(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command in the test's process would start one each time, which imports torch for what is
     refused or planned."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pty
+import random
 import select
 import socket
 import struct
@@ -12,8 +13,11 @@ import subprocess
 import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from fcntl import ioctl
 from typing import Any
+
+import pytest
 
 # what a container's root has to set for mpirun
 AS_ROOT = {
@@ -24,9 +28,24 @@ AS_ROOT = {
 }
 
 
+def need(*words: str) -> None:
+    """Skip the test where `words`, before another command, are refused: a container's root has few
+    of the rights of root."""
+    try:
+        tried = subprocess.run([*words, "true"], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip(f"no {words[0]} here")
+    if tried.returncode:
+        pytest.skip(tried.stderr.strip())
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+    """Below the ports that the kernel chooses for connections and servers: nobody takes it before
+    it is used."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def until(

@@ -239,7 +239,7 @@ def test_mpi_ranks_do_not_import_torch_and_their_store_ends_with_them(tmp_path: 
         "backend=mpi",
         *SOAK,
     ]
-    with running(tmp_path, *command, "timing.duration_s=0.5", "writer=parquet") as process:
+    with running(tmp_path, *command, "timing.duration_s=3", "writer=parquet") as process:
         until_measuring(tmp_path)
         children = psutil.Process(process.pid).children(recursive=True)
         stores = [

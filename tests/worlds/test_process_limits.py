@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import need
 
 USER = 54_321  # the limit counts the processes of a user: nobody else has this number
 CAPABILITIES = "+dac_override,+dac_read_search"  # to read this checkout, whose owner is root
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("setpriv") is None,
-    reason="needs root and setpriv to become a user without processes",
-)
 @pytest.mark.parametrize("words", [("doctor",), ("backend=gloo", "layout=1x2", "sizes=[8]")])
 def test_a_limit_on_processes_is_one_line_and_leaves_no_folder(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:
-    command = [
+    user = [
         "setpriv",
         f"--reuid={USER}",
         f"--regid={USER}",
         "--clear-groups",
         f"--inh-caps={CAPABILITIES}",
         f"--ambient-caps={CAPABILITIES}",
+    ]
+    need(*user)
+    command = [
+        *user,
         "bash",
         "-c",
         'ulimit -u 2; exec "$@"',

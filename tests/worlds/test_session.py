@@ -318,7 +318,7 @@ def test_results_are_readable_while_the_run_goes_on(tmp_path: Path, warm_executa
                 commbench.load(tmp_path, table="samples")
             time.sleep(0.05)
     seen.add(len(commbench.load(tmp_path)))
-    assert len(seen) > 2 and max(seen) == 4 * 22
+    assert any(0 < count < 4 * 22 for count in seen) and max(seen) == 4 * 22
 
 
 @pytest.mark.long
@@ -566,7 +566,7 @@ def test_a_round_of_pairs_gives_every_pair_a_row_and_samples_of_its_own(tmp_path
 def test_a_soak_keeps_a_time_line_of_all_repetitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("commbench.measure.soak.FLUSH_S", 0.1)
+    monkeypatch.setattr("commbench.measure.soak.FLUSH_S", 0.02)
     monkeypatch.setattr("commbench.measure.blocks.BLOCK_STAMPS", 2000)
     real = Recorder.record
     begin = time.monotonic()
@@ -709,13 +709,13 @@ def test_each_pass_has_the_reference_case_and_each_visit_its_context_switches(
         for reference in run["reference"]
         for kind in ("p2p_latency_s", "copy_s")
     )
-    read = counters[counters.name == "os.involuntary_switches"].groupby(["case_id", "rank"]).value
+    read = counters[counters.name == "os.voluntary_switches"].groupby(["case_id", "rank"]).value
     assert all(
         read.count()[case_id, rank] == 2 * visits[case_id]
         for case_id in visits.index
         for rank in (0, 1)
     )
-    assert (read.max() > 0).any() and 0 < run["calibration"]["empty_sample_s"]["python"] < 1e-5
+    assert (read.max() > 0).all() and 0 < run["calibration"]["empty_sample_s"]["python"] < 1e-5
 
 
 @pytest.mark.long

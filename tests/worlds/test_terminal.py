@@ -51,7 +51,6 @@ def test_a_terminal_shows_progress_and_then_the_whole_table(
         "TERM": "xterm-256color",
         **({} if color else {"NO_COLOR": "1"}),
     }
-    environ = {name: value for name, value in environ.items() if name != "COLUMNS"}
     words = [
         str(warm_executable),
         "-m",

@@ -298,18 +298,20 @@ def test_a_peer_that_dies_is_named_at_once(count: int, streams: int) -> None:
 
 
 def test_a_peer_that_is_silent_is_named_after_the_timeout() -> None:
-    with opened(2, Tcp(timeout_s=0.3)) as communicators:
+    named = threading.Event()
+    with opened(2, Tcp(timeout_s=1.0)) as communicators:
 
         def work(rank: int) -> Any:
             program = window(rank, 100, 2, both=True)
             runner = Rank(communicators[rank], Program(program.buffers, program.steps))
             if rank == 1:
-                time.sleep(1.5)
+                assert named.wait(SOON_S)
                 return None
             with pytest.raises(
-                CommunicationError, match=r"rank 1, connection .*no byte moved for 0\.3 s"
+                CommunicationError, match=r"rank 1, connection .*no byte moved for 1 s"
             ):
                 runner.run(1)
+            named.set()
             return None
 
         no_error(together(work, range(2)))

@@ -95,7 +95,7 @@ def connections(count: int) -> Iterator[list[tuple[Connection, Connection]]]:
 
 @pytest.mark.parametrize("threads", BOTH)
 def test_a_slow_connection_holds_no_other_one_up(threads: StreamThreads) -> None:
-    """The receiver takes a message of the second one every 20 ms."""
+    """The receiver takes nothing of the second one before most has come over the first."""
     count = 64 * KIB
     writes = 400
     sent = Marks(writes, count, np.zeros(2, dtype=np.int64))
@@ -106,8 +106,10 @@ def test_a_slow_connection_holds_no_other_one_up(threads: StreamThreads) -> None
         def take(index: int) -> None:
             memory = memoryview(bytearray(count))
             while sum(taken) < writes * count:
-                taken[index] += pairs[index][1].receive_some(memory)
-                time.sleep(0.02 * index)
+                if index == 0 or taken[0] > 0.8 * writes * count:
+                    taken[index] += pairs[index][1].receive_some(memory)
+                else:
+                    time.sleep(0.01)
 
         lanes = [Lane(sender, memoryview(bytes(count))) for sender, _ in pairs]
         groups = [[lane] for lane in lanes] if threads == "each" else [lanes]
@@ -116,7 +118,7 @@ def test_a_slow_connection_holds_no_other_one_up(threads: StreamThreads) -> None
         no_error(together(lambda job: job(), jobs))
     assert sum(taken) == writes * count
     assert sent.is_complete
-    assert taken[0] > 4 * taken[1] > 0
+    assert taken[1] > 0
 
 
 def test_drains_end_together_though_one_connection_brought_nothing() -> None:
@@ -146,7 +148,7 @@ def test_a_peer_that_dies_is_named_at_once(streams: int, threads: StreamThreads)
             runner = Rank(communicators[rank], program, streams, stream_threads=threads)
             runner.run(1)
             if rank == 0:
-                assert received.wait(5)  # what is still on its way would be lost with it
+                assert received.wait(SOON_S)  # what is still on its way would be lost with it
                 communicators[rank].close(abort=True)
                 return 0.0
             received.set()
@@ -161,17 +163,19 @@ def test_a_peer_that_dies_is_named_at_once(streams: int, threads: StreamThreads)
 
 @pytest.mark.parametrize("streams", [1, 3])
 def test_a_sender_that_is_silent_is_named_after_the_timeout(streams: int) -> None:
-    with opened(2, Tcp(timeout_s=0.3)) as communicators:
+    named = threading.Event()
+    with opened(2, Tcp(timeout_s=1.0)) as communicators:
 
         def work(rank: int) -> Any:
             runner = Rank(communicators[rank], stream(rank, KIB, streams), streams)
             if rank == 0:
                 runner.run(1)
-                time.sleep(1.5)
+                assert named.wait(SOON_S)
                 return
-            with pytest.raises(CommunicationError, match=r"no byte moved for 0\.3 s"):
+            with pytest.raises(CommunicationError, match=r"no byte moved for 1 s"):
                 runner.run(1)
                 runner.run(1)
+            named.set()
 
         no_error(together(work, range(2)))
 
@@ -182,11 +186,13 @@ def ports(communicator: TcpCommunicator) -> set[int]:
 
 
 def test_a_fresh_program_has_connections_that_nothing_has_used() -> None:
+    turns = threading.Barrier(2)
     with opened(2) as communicators:
 
         def work(rank: int) -> list[set[int]]:
             seen = []
             for fresh in (False, False, True):
+                turns.wait(SOON_S)  # ranks prepare a program once all have run the one before
                 program = stream(rank, KIB, 2)
                 runner = Rank(communicators[rank], program, 2, fresh=fresh)
                 runner.run(3)

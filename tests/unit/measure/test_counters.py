@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 from composed import FACTS, settings_of
+from processes import until
 
 from commbench.backends.simulated.backend import Simulated, SimulatedCommunicator
 from commbench.measure.case import CaseVisit
@@ -57,12 +58,16 @@ class Sender(SimulatedCommunicator):
 
 
 def test_what_the_sender_of_a_stream_does_is_read_at_each_interval_of_a_soak() -> None:
-    reader = CounterReader(setup_of(Sender, "timing=soak", "benchmark=stream"))
-    reader.begin_intervals(0.01)
-    time.sleep(0.1)
+    setup = setup_of(Sender, "timing=soak", "benchmark=stream")
+    sender = cast(Sender, setup.communicator)
+    reader = CounterReader(setup)
+    begun_s = time.monotonic()
+    reader.begin_intervals(0.05)
+    before = sender.resent
+    until(lambda: sender.resent >= before + 5)
     reader.close()
     seen = [values for _, values in reader.take() if "sender.rtt_s" in values]
-    assert 5 <= len(seen) <= 11
+    assert 5 <= len(seen) <= 1 + (time.monotonic() - begun_s) / 0.05
     assert seen[0]["sender.cwnd_bytes"] == 10_000 and seen[0]["sender.rtt_s"] == 0.002
     resent = [values["sender.retransmits"] for values in seen]
     assert resent == [resent[0] + number for number in range(len(seen))]

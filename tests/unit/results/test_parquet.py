@@ -3,6 +3,7 @@ are killed."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import re
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,9 @@ from sample_cases import case_row
 from small_disk import Disk
 
 import commbench
+from commbench.cli.main import main
 from commbench.core.errors import Unsaved
+from commbench.measure.recorder import Recorder
 from commbench.results import parquet
 from commbench.results.columns import SCHEMA_VERSION
 from commbench.results.load import load_run
@@ -133,18 +137,21 @@ def test_each_visit_replaces_the_row_of_its_case_and_adds_its_samples(tmp_path: 
     assert pq.read_table(tmp_path / "samples.parquet").num_rows == 16
 
 
-@pytest.mark.parametrize(("merge_s", "left"), [(-1.0, 6), (0.05, 5), (60.0, 0)])
+@pytest.mark.parametrize(("merge_s", "left"), [(-1.0, 6), (0.5, 5), (60.0, 0)])
 def test_an_interrupted_run_merges_what_it_has_time_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merge_s: float, left: int
 ) -> None:
     """Thousands of parts took up to two minutes after a signal."""
+    now_s = 0.0
 
     def slow_read(file: Path, table: str) -> Any:
-        time.sleep(0.1)
+        nonlocal now_s
+        now_s += 1.0
         return read(file, table)
 
     read = parquet._read_part
     monkeypatch.setattr(parquet, "_read_part", slow_read)
+    monkeypatch.setattr(parquet, "time", SimpleNamespace(monotonic=lambda: now_s))
     monkeypatch.setattr(parquet, "MERGE_S", merge_s)
     writer, run = begun(tmp_path)
     for case_id in "abc":
@@ -273,6 +280,112 @@ def test_ending_twice_adds_nothing(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- real runs
 
 
+Acts = dict[int, Callable[[], Any]]
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[Path, Acts], tuple[int, list[str]]]:
+    """run(OUTPUT, {5: act}): exit status and messages of the command, in this process: it waits for
+    what is done once so many cases are recorded. Its folder for temporary files is `refuge`."""
+    (tmp_path / "refuge").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "refuge"))
+
+    def measured(output: Path, acts: Acts) -> tuple[int, list[str]]:
+        numbers = itertools.count(1)
+
+        def record(self: Recorder, *words: Any) -> None:
+            real(self, *words)
+            acts.get(next(numbers), lambda: None)()
+
+        real = Recorder.record
+        with monkeypatch.context() as patched:
+            patched.setattr(Recorder, "record", record)
+            status = main([*WORDS, f"output={output}"])
+        lines = capsys.readouterr().err.splitlines()
+        return status, [line for line in lines if line.startswith("commbench: ")]
+
+    return measured
+
+
+def test_a_disk_that_gets_full_costs_nothing_that_was_measured(
+    disk: Disk, run: Callable[[Path, Acts], tuple[int, list[str]]]
+) -> None:
+    status, lines = run(disk.path / "results", {5: disk.fill})
+    assert status == 3
+    assert len(lines) == 2, lines
+    assert "can't be written: No space left on device; the run continues" in lines[0]
+    (folder,) = (disk.path / "results").iterdir()
+    assert len(commbench.load(folder)) == 5
+    assert f"5 of {COUNT} cases are saved in {folder}, {COUNT - 5} are not" in lines[1]
+    cases = commbench.load(folder, refuge_in(lines[1]))
+    assert len(cases) == COUNT and set(cases.status) == {"ok"}
+    samples = commbench.load(folder, refuge_in(lines[1]), table="samples")
+    assert set(samples.case_id) == set(cases.case_id)
+
+
+def test_a_disk_that_is_freed_during_the_run_has_everything(
+    disk: Disk, tmp_path: Path, run: Callable[[Path, Acts], tuple[int, list[str]]]
+) -> None:
+    def make_room() -> None:
+        disk.free()
+        subprocess.run(["mount", "-o", "remount,size=32m", str(disk.path)], check=True)
+
+    status, lines = run(disk.path / "results", {3: disk.fill, 9: make_room})
+    assert status == 0, lines
+    assert (
+        len(lines) == 2
+        and "the run continues" in lines[0]
+        and "all that waited is saved" in lines[1]
+    )
+    (folder,) = (disk.path / "results").iterdir()
+    assert {path.name for path in folder.iterdir()} == {
+        "run.json",
+        "cases.parquet",
+        "samples.parquet",
+    }
+    assert len(commbench.load(folder)) == COUNT and load_run(folder)["exit_status"] == 0
+    assert list((tmp_path / "refuge").iterdir()) == []
+
+
+@pytest.mark.long
+def test_a_disk_that_gets_read_only(
+    disk: Disk, run: Callable[[Path, Acts], tuple[int, list[str]]]
+) -> None:
+    status, lines = run(disk.path / "results", {5: lambda: disk.read_only(True)})
+    assert status == 3
+    assert (
+        len(lines) == 2
+        and "Read-only file system" in lines[0]
+        and "Read-only file system" in lines[1]
+    )
+    (folder,) = (disk.path / "results").iterdir()
+    assert len(commbench.load(folder)) == 5
+    assert len(commbench.load(folder, refuge_in(lines[1]))) == COUNT
+
+
+@pytest.mark.long
+def test_a_folder_that_vanishes_costs_the_samples_in_it_and_no_row(
+    tmp_path: Path, run: Callable[[Path, Acts], tuple[int, list[str]]]
+) -> None:
+    output = tmp_path / "results"
+
+    def vanish() -> None:
+        (folder,) = output.iterdir()
+        folder.rename(tmp_path / "elsewhere")
+
+    status, lines = run(output, {5: vanish})
+    assert status == 3
+    assert len(lines) == 2 and "No such file or directory" in lines[0]
+    assert f"0 of {COUNT} cases are saved" in lines[1] and f"{COUNT} are not" in lines[1]
+    assert re.search(r"samples or counters of \d+ are gone for good", lines[1]), (
+        "they were in the folder only"
+    )
+    assert list(output.iterdir()) == [], "the folder is not made again: another disk may be below"
+    assert len(commbench.load(refuge_in(lines[1]))) == COUNT
+
+
 def started(python: Path, output: Path, refuge: Path, *words: str) -> subprocess.Popen[str]:
     refuge.mkdir(exist_ok=True)
     command = ["timeout", "-k", "5", str(RUN_S), str(python), "-m", "commbench", *WORDS, *words]
@@ -304,94 +417,6 @@ def case_seen(number: int, act: Callable[[], Any]) -> Callable[[str], None]:
             act()
 
     return seen
-
-
-def test_a_disk_that_gets_full_costs_nothing_that_was_measured(
-    disk: Disk, tmp_path: Path, warm_executable: Path
-) -> None:
-    run = started(warm_executable, disk.path / "results", tmp_path / "refuge")
-    status, lines = ended(run, case_seen(5, disk.fill))
-    assert status == 3
-    assert len(lines) == 2, lines
-    assert "can't be written: No space left on device; the run continues" in lines[0]
-    (folder,) = (disk.path / "results").iterdir()
-    saved = len(commbench.load(folder))
-    assert 0 < saved < COUNT
-    assert f"{saved} of {COUNT} cases are saved in {folder}, {COUNT - saved} are not" in lines[1]
-    cases = commbench.load(folder, refuge_in(lines[1]))
-    assert len(cases) == COUNT and set(cases.status) == {"ok"}
-    samples = commbench.load(folder, refuge_in(lines[1]), table="samples")
-    assert set(samples.case_id) == set(cases.case_id)
-
-
-def test_a_disk_that_is_freed_during_the_run_has_everything(
-    disk: Disk, tmp_path: Path, warm_executable: Path
-) -> None:
-    def full_and_free(line: str) -> None:
-        if line.startswith("[3/"):
-            disk.fill()
-        if line.startswith("[9/"):
-            # more room before the freed one, which the run could fill meanwhile
-            subprocess.run(["mount", "-o", "remount,size=32m", str(disk.path)], check=True)
-            disk.free()
-
-    status, lines = ended(
-        started(warm_executable, disk.path / "results", tmp_path / "refuge"), full_and_free
-    )
-    assert status == 0, lines
-    assert (
-        len(lines) == 2
-        and "the run continues" in lines[0]
-        and "all that waited is saved" in lines[1]
-    )
-    (folder,) = (disk.path / "results").iterdir()
-    assert {path.name for path in folder.iterdir()} == {
-        "run.json",
-        "cases.parquet",
-        "samples.parquet",
-    }
-    assert len(commbench.load(folder)) == COUNT and load_run(folder)["exit_status"] == 0
-    assert list((tmp_path / "refuge").iterdir()) == []
-
-
-@pytest.mark.long
-def test_a_disk_that_gets_read_only(disk: Disk, tmp_path: Path, warm_executable: Path) -> None:
-    status, lines = ended(
-        started(warm_executable, disk.path / "results", tmp_path / "refuge"),
-        case_seen(5, lambda: disk.read_only(True)),
-    )
-    assert status == 3
-    assert (
-        len(lines) == 2
-        and "Read-only file system" in lines[0]
-        and "Read-only file system" in lines[1]
-    )
-    (folder,) = (disk.path / "results").iterdir()
-    assert 5 <= len(commbench.load(folder)) < COUNT
-    assert len(commbench.load(folder, refuge_in(lines[1]))) == COUNT
-
-
-@pytest.mark.long
-def test_a_folder_that_vanishes_costs_the_samples_in_it_and_no_row(
-    tmp_path: Path, warm_executable: Path
-) -> None:
-    output = tmp_path / "results"
-
-    def vanish() -> None:
-        (folder,) = output.iterdir()
-        folder.rename(tmp_path / "elsewhere")
-
-    status, lines = ended(
-        started(warm_executable, output, tmp_path / "refuge"), case_seen(5, vanish)
-    )
-    assert status == 3
-    assert len(lines) == 2 and "No such file or directory" in lines[0]
-    assert f"0 of {COUNT} cases are saved" in lines[1] and f"{COUNT} are not" in lines[1]
-    assert re.search(r"samples or counters of \d+ are gone for good", lines[1]), (
-        "they were in the folder only"
-    )
-    assert list(output.iterdir()) == [], "the folder is not made again: another disk may be below"
-    assert len(commbench.load(refuge_in(lines[1]))) == COUNT
 
 
 @pytest.mark.long

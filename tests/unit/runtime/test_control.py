@@ -4,6 +4,7 @@ left behind."""
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,12 +109,18 @@ def test_agree_gives_the_problem_of_the_first_rank() -> None:
 
 @pytest.mark.parametrize(("size", "absent"), [(2, {1}), (8, {3}), (8, {1, 7}), (64, {13, 40, 63})])
 def test_a_missing_rank_is_named_within_its_deadline(size: int, absent: set[int]) -> None:
+    come = threading.Barrier(size - len(absent))
+
     def work(control: StoreControl) -> float:
         if control.rank in absent:
             return 0.0
+        if control.rank == 0:
+            come.wait(SOON_S)  # the others' words are in the store by now
         begin = time.monotonic()
         try:
             control.gather(None, 0.5, "the check")
+            if control.rank != 0:
+                come.wait(SOON_S)
             control.decide(None, 0.5, "the check")
         except Missing as missing:
             assert missing.ranks == (tuple(sorted(absent)) if control.rank == 0 else (0,))

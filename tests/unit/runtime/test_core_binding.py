@@ -10,9 +10,16 @@ from pathlib import Path
 import pytest
 
 from commbench.core.errors import ConfigError
+from commbench.core.units import format_ranges
 from commbench.hardware.host import numa_processors
 from commbench.runtime import core_binding
 from commbench.runtime.core_binding import bind_process
+
+
+@pytest.fixture(autouse=True)
+def one_thread_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this machine has."""
+    monkeypatch.setattr(core_binding, "read_text", lambda file: "")
 
 
 @pytest.fixture
@@ -41,7 +48,7 @@ def test_ranks_share_the_cores_without_overlap(mode: str, cores: list[int]) -> N
 def test_a_single_rank_gets_every_core(cores: list[int]) -> None:
     words, mine = bound("core", 0, 1, cores)
     assert mine == set(cores)
-    assert words == (f"core {cores[0]}-{cores[-1]}" if len(cores) > 1 else f"core {cores[0]}")
+    assert words == f"core {format_ranges(cores)}"
 
 
 @pytest.mark.parametrize("mode", ["core", "auto"])
@@ -55,6 +62,20 @@ def test_a_larger_machine_is_divided_into_neighbouring_cores(
     words = [bind_process(mode, rank, 3, 2) for rank in range(3)]
     assert held == [{0, 1}, {2, 3}, {8, 9}]
     assert words == ["core 0-1", "core 2-3", "core 8-9"]
+
+
+def test_a_rank_gets_both_threads_of_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks must not share a core while others are idle."""
+    held: list[set[int]] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: held.append(cores))
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    # the threads of a core are 4 apart
+    siblings = {f"cpu{number}": f"{number % 4},{number % 4 + 4}" for number in range(8)}
+    monkeypatch.setattr(core_binding, "read_text", lambda file: siblings[file.parts[-3]])
+    words = [bind_process("core", rank, 2, 1) for rank in range(2)]
+    assert held == [{0, 1, 4, 5}, {2, 3, 6, 7}]
+    assert words == ["core 0-1,4-5", "core 2-3,6-7"]
 
 
 def test_more_ranks_than_cores_take_turns(cores: list[int]) -> None:

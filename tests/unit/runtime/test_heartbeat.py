@@ -208,7 +208,7 @@ def test_a_silent_rank_is_named_to_all_with_its_place(monkeypatch: pytest.Monkey
     monkeypatch.setattr(heartbeat, "MAX_NAMED_RANKS", 1)
     with beating(3, monkeypatch) as (heartbeats, progress, reports):
         progress[2].enter("measure of a case")
-        time.sleep(0.6)
+        until(lambda: "measure of a case" in heartbeats[0].describe([2]))
         heartbeats[2].stop()
         until(lambda: reports[0] and reports[1])
         ((reason, from_rank_0),) = reports[0]
@@ -238,8 +238,9 @@ def test_a_silent_rank_0_is_noticed_by_the_others(monkeypatch: pytest.MonkeyPatc
 def test_a_call_that_takes_too_long_ends_the_world_with_every_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with beating(2, monkeypatch) as (_, progress, reports):
+    with beating(2, monkeypatch) as (heartbeats, progress, reports):
         progress[1].enter("a hang")
+        until(lambda: "a hang" in heartbeats[0].describe([1]))
         progress[0].enter("the library's call", limit_s=0.5, advice="choose another interface")
         until(lambda: reports[0])
         ((reason, _),) = reports[0]
@@ -315,7 +316,7 @@ def test_a_rank_waits_for_the_lowest_rank_of_its_host_that_lives(
 ) -> None:
     """Rank 2 has the processes of ranks 0 and 1 on its host, and continues those that are
     stopped."""
-    words = ["sleep", "5"]
+    words = ["sleep", "60"]
 
     def waits(timeout_s: float) -> bool:
         begun = time.monotonic()

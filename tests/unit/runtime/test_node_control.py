@@ -279,7 +279,7 @@ def test_a_leader_that_is_gone_is_named_by_rank_0_and_by_those_it_led(
     begin = time.monotonic()
     with pytest.raises(StoreLost, match="the store on rank 2 was lost at 'the end'"):
         controls[2].decide(None, SOON_S, "the end")
-    assert time.monotonic() - begin < 2.0
+    assert time.monotonic() - begin < SOON_S / 4
     controls[1].gather(None, 1.0)
     with pytest.raises(Missing) as caught:
         controls[0].gather(None, 0.5)

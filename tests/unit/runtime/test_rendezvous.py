@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import psutil
 import pytest
 from connected_ranks import connected, on_ranks
 from places import DATA
-from processes import free_port
+from processes import free_port, need
 from rank_threads import no_error, together
 
 from commbench.backends.mpi.backend import Mpi
@@ -218,11 +217,11 @@ def test_ranks_that_slurms_pmi_started_meet_without_mpi(monkeypatch: pytest.Monk
 def test_where_rank_0_never_comes_the_wait_is_as_long_as_it_says_and_torch_is_silent(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    client_store_s = 1.0
+    client_store_s = 2.0
     monkeypatch.setattr("commbench.runtime.rendezvous.CONNECT_S", client_store_s)
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     begin_s = time.monotonic()
-    with pytest.raises(WorldBroken, match=r"within 1 s: .*refused; .*rank 0 has not started"):
+    with pytest.raises(WorldBroken, match=r"within 2 s: .*refused; .*rank 0 has not started"):
         connect(RankIdentity("srun", 1, 2, 1), Gloo(), environ=meeting)
     assert time.monotonic() - begin_s < 2 * client_store_s
     assert capfd.readouterr().err == ""
@@ -241,8 +240,8 @@ def test_a_store_that_was_there_before_rank_0_does_not_stand_for_it(
     assert cause_of(caught.value) == "own", "rank 0 can't say it"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace needs root")
 def test_a_loopback_interface_that_is_down_is_named_at_once() -> None:
+    need("unshare", "--net")
     program = "from commbench.runtime.store import connected; connected('127.0.0.1', 29500, 60.0)"
     command = ["unshare", "--net", sys.executable, "-c", program]
     child = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
@@ -332,11 +331,9 @@ def test_a_virtual_host_is_a_node_of_its_own(namespace: str) -> None:
     program = "from commbench.runtime.rendezvous import host_identity; print(host_identity())"
     if namespace == "--uts":
         program = f"import socket; socket.sethostname('elsewhere'); {program}"
+    need("unshare", namespace)
     command = ["unshare", namespace, sys.executable, "-c", program]
-    try:
-        child = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("namespaces can't be made here")
+    child = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     assert child.stdout.strip() != host_identity()
 
 

@@ -15,6 +15,7 @@ from datetime import timedelta
 
 import psutil
 import pytest
+from processes import free_port
 from rank_threads import SOON_S, together
 
 from commbench.core.case import World
@@ -182,8 +183,7 @@ def test_a_signal_to_the_process_group_of_rank_0_does_not_reach_it(
 
 
 def test_ranks_may_connect_before_there_is_a_store() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = int(probe.getsockname()[1])
+    port = free_port()
 
     def work(rank: int) -> KeyValueStore:
         if rank:

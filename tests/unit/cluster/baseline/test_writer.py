@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -156,7 +155,6 @@ def test_what_a_killed_writer_has_left_is_no_run_and_is_completed_by_the_next(
     assert stored_runs(store) == [stored]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system of 1 MiB")
 def test_a_full_disk_leaves_the_runs_that_fit_and_no_half_of_one(tmp_path: Path) -> None:
     runs = [healthy_run(tmp_path, number) for number in (1, 2)]
     with small_disk(tmp_path / "disk") as disk:
