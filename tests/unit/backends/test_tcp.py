@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from processes import need
 
-from commbench.analysis.cold_start import full_speed
 from commbench.backends.tcp.backend import Tcp
 from commbench.core.errors import ConfigError
 from commbench.core.units import format_number
+from commbench.stats.ramp import ramp_of
 
 FIXED = (
     "timing=fixed",
@@ -71,8 +71,9 @@ def test_a_soak_of_a_stream_tells_bytes_by_time(
     repetition_bytes = case["operations_per_sample"] * case["message_bytes"]
     assert intervals.repetitions.sum() == pytest.approx(case["repetitions"])
     moved = intervals.repetitions.sum() * repetition_bytes
-    (end_gb_per_s,) = full_speed(intervals).steady_gb_per_s
-    assert case["end_gb_per_s"] == pytest.approx(end_gb_per_s)
+    begins_s, counts, busy_s = intervals[["at_s", "repetitions", "busy_s"]].to_numpy(dtype=float).T
+    ramp = ramp_of(begins_s, counts * repetition_bytes, busy_s)
+    assert ramp is not None and case["end_gb_per_s"] == pytest.approx(ramp.end * 1e-9)
     whole_s = intervals.at_s.iloc[-1] + intervals.busy_s.iloc[-1]
     assert case["algbw_gb_per_s"] == pytest.approx(moved / whole_s * 1e-9)
     assert case["algbw_ci_low_gb_per_s"] < case["algbw_gb_per_s"] < case["algbw_ci_high_gb_per_s"]

@@ -20,10 +20,15 @@ from processes import until
 
 from commbench.core.errors import WorldBroken
 from commbench.hardware import resource_limits
-from commbench.runtime import supervisor
+from commbench.runtime import running_world, supervisor
 from commbench.runtime.exit_protocol import ENDS, RankEnd, leave_end
 from commbench.runtime.output import LOG, Output
-from commbench.runtime.processes import mapped_shared_memory, remove_shared_memory, stat_fields
+from commbench.runtime.processes import (
+    exit_code,
+    mapped_shared_memory,
+    remove_shared_memory,
+    stat_fields,
+)
 from commbench.runtime.running_world import LaunchedWorld, RunningWorld
 from commbench.runtime.signals import SAVE_S
 from commbench.runtime.supervisor import (
@@ -94,15 +99,14 @@ def supervised(
         worlds.append(launched(folder, output, script, ranks, **run))
         return worlds[0]
 
-    def exit_code(descriptor: int, pid: int) -> int | None:
-        code = supervisor_exit_code(descriptor, pid)
+    def seen_exit_code(descriptor: int, pid: int) -> int | None:
+        code = exit_code(descriptor, pid)
         (folder / f"seen-{pid}").touch()
         return code
 
-    supervisor_exit_code = supervisor._exit_code
     begun = time.monotonic()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(supervisor, "_exit_code", exit_code)
+        patch.setattr(running_world, "exit_code", seen_exit_code)
         end = supervise(start, output, folder, folder / "ends", stopped_s, closing_s)
     assert time.monotonic() - begun < 20
     for pid in worlds[0].ranks:
