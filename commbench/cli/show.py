@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from commbench.analysis.case_names import differing
 from commbench.core.errors import ConfigError, Unreadable
 from commbench.core.states import Row, status_of_run
 from commbench.core.terminal import Terminal, printable
 from commbench.report.console import run_text, time_line
 from commbench.report.nccl_tests import NcclTests
 from commbench.report.osu import Osu
-from commbench.report.side_by_side import BESIDE, side_by_side
+from commbench.report.side_by_side import belong_together, side_by_side
 from commbench.results.jsonl import is_json, json_rows
 from commbench.results.load import find_runs, load_run, run_tables
 from commbench.results.parquet import plain_rows
@@ -62,9 +62,9 @@ def show(words: list[str]) -> int:
         )
     terminal = Terminal.of(sys.stdout)
     rows = {run: rows_of(run) for run in runs}
-    every = [row for run_rows in rows.values() for row in run_rows]
-    several = len(runs) > 1 and differing(every, BESIDE)
-    if options.form == CONSOLE and several and not (options.flags or options.intervals):
+    is_plain = options.form == CONSOLE and not (options.flags or options.intervals)
+    if is_plain and belong_together([*rows.values()]):
+        every = [*chain(*rows.values())]
         sys.stdout.write(
             f"{side_by_side(every, terminal, [*map(load_run, runs)], show_command(runs))}\n"
         )

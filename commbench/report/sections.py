@@ -273,6 +273,7 @@ def _origins(summary: Summary) -> Iterator[Section]:
     )
     yield Section(
         "Machines",
+        summary.settings(),
         tables=[
             *table(GROUP_HEADS, summary.groups),
             *table(("fact", *names), rows),

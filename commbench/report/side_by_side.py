@@ -1,11 +1,11 @@
-"""Backends, labels, environments, ... side by side: a table for each benchmark, a sentence for each
-column, and what made the numbers uncertain."""
+"""Backends, labels, environments, ... side by side: a table for each benchmark, one for all
+streams, a sentence for each column, and what made the numbers uncertain."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from statistics import median
 from typing import Any
 
@@ -17,7 +17,9 @@ from commbench.analysis.case_names import (
     telling,
 )
 from commbench.analysis.disturbances import disturbances_text
+from commbench.analysis.effective_settings import settings_texts
 from commbench.analysis.fit import by_window
+from commbench.analysis.slow_pairs import matrices
 from commbench.core.states import Row, case_status
 from commbench.core.terminal import (
     GAP,
@@ -55,6 +57,8 @@ from .quantities import (
     is_collective,
     quoted,
 )
+from .streams import is_stream_soak, streams_text
+from .table import is_matrix, matrix_text
 
 # columns of a table
 BESIDE = (*(each.name for each in TABLE if each.beside), "label")
@@ -71,31 +75,44 @@ Column = tuple[
 ]  # the columns of one heading, with their cells
 
 
+def belong_together(runs: Sequence[Sequence[Row]]) -> bool:
+    """Whether the rows of these runs differ in what stands side by side, or have streams, which
+    share a table."""
+    with_streams = [rows for rows in runs if any(map(is_stream_soak, rows))]
+    differ = len(runs) > 1 and differing([*chain(*runs)], BESIDE)
+    return bool(differ) or len(with_streams) > 1
+
+
 def side_by_side(
     rows: Sequence[Row],
     terminal: Terminal,
     records: Sequence[Mapping[str, Any]] = (),
     again: str = "",
 ) -> str:
-    """The whole text; launches are merged to their median. `records` are those of the runs, `again`
-    the command that shows each of them."""
+    """The whole text; launches are merged to their median, but of streams. `records` are those of
+    the runs, `again` the command that shows each of them."""
     ok = [row for row in rows if case_status(row) == "ok"]
     shared = SharedItems.of(ok)
     measured = list(map(shared.taken_from, ok))
-    notes = [*shared.notes, *label_notes(measured)]
-    tables = _tables(measured)
+    notes = [*shared.notes, *label_notes(measured), *settings_texts(records, measured)]
+    streams = [row for row in measured if is_stream_soak(row)]
+    others = [row for row in measured if not is_stream_soak(row)]
+    tables = _tables(others)
     points = {key: dict(zip((*APART, "window"), key, strict=True)) for key in tables}
-    headings = _headings(measured)
-    parts = [terminal.styled(terminal.paragraph(_title(measured)), "bold")]
+    headings = _headings(others)
+    note = interval_note(filter(None, map(MEDIAN.of, others))).partition(" over ")[0]
+    title = "; ".join(filter(None, [_title(measured), note]))
+    parts = [terminal.styled(terminal.paragraph(title), "bold")]
     for key, listed in sorted(tables.items(), key=lambda table: _place(table[1][0])):
-        others = [
+        alike_points = [
             other for other in points.values() if other["benchmark"] == points[key]["benchmark"]
         ]
-        head = _table_title(points[key], others)
+        head = _table_title(points[key], alike_points)
         parts += [terminal.styled(terminal.paragraph(head), "bold")] if head else []
-        alike = [row for row in measured if row["benchmark"] == points[key]["benchmark"]]
-        full = _in_full(alike, beside_bandwidth=any(map(has_bandwidth, measured)))
+        alike = [row for row in others if row["benchmark"] == points[key]["benchmark"]]
+        full = _in_full(alike, beside_bandwidth=any(map(has_bandwidth, others)))
         parts.append(_table(listed, full, headings, terminal))
+    parts += _of_streams(streams, terminal)
     lost = len(rows) - len(measured)
     unfinished = sum(map(is_unfinished, measured))
     notes += [f"{plural(lost, 'case has', 'cases have')} no number: commbench report says why"] * (
@@ -104,23 +121,30 @@ def side_by_side(
     notes += [f"not finished: {plural(unfinished, 'case', 'cases')}: commbench resume RUN"] * (
         unfinished > 0
     )
-    notes += _sentences(measured, headings)
+    notes += _sentences(others, headings)
     notes += _flags(measured)
     notes += [disturbances_text(records, measured)]
     text = paragraphs(filter(None, notes), terminal)
+    again += " --intervals" if again and streams else ""
     return "\n".join(filter(None, [*parts, text, again]))
 
 
+def _of_streams(streams: Sequence[Row], terminal: Terminal) -> Iterator[str]:
+    """The matrices of all pairs, and a line for each stream."""
+    for matrix in filter(is_matrix, matrices(streams)):
+        yield f"{matrix_text(matrix, differing(streams), terminal)}\n"
+    yield streams_text(sorted(streams, key=row_order), terminal)
+
+
 def _title(rows: Sequence[Row]) -> str:
-    """The only backend, how many ranks were where, and what stands behind ±."""
+    """The only backend, and how many ranks were where."""
     backends = {str(row["backend"]) for row in rows}
     sizes = sorted({int(row["world_size"]) for row in rows if row["world_size"]})
     ranks = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1])))) if sizes else "no"
     nodes = max((int(row["nodes"] or 1) for row in rows), default=1)
     where = "on this machine, no network" if nodes == 1 else f"on up to {nodes} nodes"
-    note = interval_note(filter(None, map(MEDIAN.of, rows))).partition(" over ")[0]
     only = f"{backends.pop()}, " if len(backends) == 1 else ""
-    return "; ".join(filter(None, [f"{only}{ranks} ranks {where}", note]))
+    return f"{only}{ranks} ranks {where}"
 
 
 def _tables(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:

@@ -3,6 +3,7 @@ them. Networks count bits."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,11 +25,11 @@ INTERVAL_LINES = 20  # of one stream, unless all are asked for
 LONGEST_BAR = 24  # characters
 RAMP = ("end_gb_per_s", "first_second_gb_per_s", "full_speed_s", "least_gb_per_s", "retransmits")
 RATE_HEADS = ("rate", "at the end", "first second")
-HEADS = ("full speed\nafter s", "least\nafter", "resent\nsegments")
+HEADS = ("full speed\nafter s", "least\nafter", "Retr\nsegments")
 MEANINGS = (
     "rate: all bytes over the whole time; at the end: median of the last fifth of the intervals;"
     f" full speed: {100 * FULL_SPEED_SHARE:.0f} % of that, in two intervals; least: the slowest"
-    " interval after full speed"
+    " interval after full speed; Retr: sent again"
 )
 INTERVALS = ("interval.repetitions", "interval.busy_s")
 SENDER = ("sender.retransmits", "sender.cwnd_bytes", "sender.rtt_s")
@@ -60,10 +61,20 @@ def streams_text(rows: Sequence[Row], terminal: Terminal) -> str:
     unit = bit_unit(soaks)
     heads = [*(f"{head}\n{unit.name}" for head in RATE_HEADS), *HEADS]
     columns = [TableColumn("stream"), *(TableColumn(head, right=True) for head in heads)]
-    cells = [(name, *_cells(row, unit)) for name, row in zip(case_names(soaks), soaks, strict=True)]
+    cells = [(name, *_cells(row, unit)) for name, row in zip(_names(soaks), soaks, strict=True)]
     sentences = [slow_start_text(soaks, unit), MEANINGS]
     notes = [terminal.paragraph(text) for text in sentences if text]
     return "\n".join([table_text(columns, cells, terminal), *notes])
+
+
+def _names(soaks: Sequence[Row]) -> list[str]:
+    """Of several launches of a case with their number."""
+    names = case_names(soaks)
+    counts = Counter(names)
+    return [
+        f"{name}, trial {row['trial']}" if counts[name] > 1 else name
+        for name, row in zip(names, soaks, strict=True)
+    ]
 
 
 def _cells(row: Row, unit: Unit) -> tuple[str, ...]:

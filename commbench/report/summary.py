@@ -15,6 +15,7 @@ from commbench.analysis.cold_start import launch_overheads, overhead_cells
 from commbench.analysis.combined import COMBINED, VISIT_COLUMNS, CombinedCases, combine_runs
 from commbench.analysis.disturbances import JUDGED, disturbances_text
 from commbench.analysis.documents import Document, documents
+from commbench.analysis.effective_settings import settings_texts
 from commbench.analysis.group_gains import group_gains
 from commbench.analysis.guidelines import GuidelineResult, check_guidelines
 from commbench.analysis.headline import certainty_text, headline, unfinished_sentences
@@ -234,6 +235,11 @@ class Summary:
         """What made them uncertain."""
         rows = row_dicts(self.results.cases[list(JUDGED)])
         return disturbances_text(self.results.records, rows)
+
+    def settings(self) -> list[str]:
+        """Those with which the runs measured."""
+        rows = row_dicts(self.results.cases[["benchmark"]])
+        return settings_texts(self.results.records, rows)
 
     def left_out(self) -> list[str]:
         """What is not in the figures and answers, and why."""

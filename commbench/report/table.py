@@ -40,6 +40,7 @@ LINE_VARIABLES = ("benchmark", *SIZES)
 HEADING_VARIABLES = tuple(column.name for column in VARIABLES if column.name not in LINE_VARIABLES)
 LONGEST_PAIR_TABLE = 12  # rows; more pairs are printed as a matrix
 MAX_MATRIX_RANKS = 16
+WIDEST_MATRIX = 200  # characters, in a file
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 MAX_NAMED_PAIRS = 8
 OWN_BUFFERS = (
@@ -224,13 +225,13 @@ def is_matrix(matrix: Matrix) -> bool:
     return len(matrix.rows) > LONGEST_PAIR_TABLE and 2 * len(matrix.rows) >= len(matrix.ranks) ** 2
 
 
-def matrix_text(matrix: Matrix, named: Sequence[str], width: int) -> str:
-    """Heading, cells, a line per class, flags and failures; cells only where they fit into `width`
-    columns.
+def matrix_text(matrix: Matrix, named: Sequence[str], terminal: Terminal) -> str:
+    """Heading, cells, a line per class, flags and failures; cells only where the terminal has room.
 
     `named` are the variables to name in the heading. Messages in one direction are shown as rates,
     other cases as times.
     """
+    width = terminal.width or WIDEST_MATRIX
     times = [time for cells in matrix.classes.values() for time in cells.values()]
     # that fits the median of all cells
     time_unit = format_seconds(median(times)).split()[1] if times else "us"
@@ -254,7 +255,7 @@ def matrix_text(matrix: Matrix, named: Sequence[str], width: int) -> str:
     lines = _class_lines(matrix, unit) + wrap(
         symmetry, width, initial_indent="  ", subsequent_indent="    "
     )
-    return "\n".join([head, *cells, *lines, *_note_lines(matrix)])
+    return printable("\n".join([head, *cells, *lines, *_note_lines(matrix)]))
 
 
 def _matrix_lines(matrix: Matrix, unit: str) -> list[str]:
