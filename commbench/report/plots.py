@@ -420,9 +420,10 @@ def _interval_ends_s(line: pd.DataFrame) -> NDArray[np.float64]:
 
 
 def full_speed(seconds: Sequence[float]) -> list[Figure]:
-    """A histogram of the time from the start of a stream to 95 % of the rate at its end."""
+    """A histogram of the time from the start of a stream to the end of its first interval with
+    95 % of the rate at its end."""
     made: list[Figure] = []
-    with _drawn("from the start to 95 % of the rate at the end", made) as axes:
+    with _drawn("to the end of the first interval with 95 % of the rate at the end", made) as axes:
         # around whole intervals of a time line
         edges = np.arange(-0.5, max(seconds) / FULL_SPEED_BIN_S + 1.5) * FULL_SPEED_BIN_S
         counts, _, _ = axes.hist(seconds, bins=edges.tolist(), color=PALETTE[2])

@@ -125,7 +125,7 @@ def _figures(summary: Summary, raw: RawData) -> Iterator[Section]:
         )
     if raw.time_lines:
         yield _drawn("Over time", partial(_over_time, summary, raw))
-    reached_s = summary.results.cases["full_speed_s"].dropna().tolist()
+    reached_s = summary.full_speed_s()
     if len(reached_s) > 1:
         yield _drawn(
             "Time to full speed of fresh connections", partial(plots.full_speed, reached_s)

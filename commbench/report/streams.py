@@ -28,8 +28,8 @@ RATE_HEADS = ("rate", "at the end", "first second")
 HEADS = ("full speed\nafter s", "least\nafter", "Retr\nsegments")
 MEANINGS = (
     "rate: all bytes over the whole time; at the end: median of the last fifth of the intervals;"
-    f" full speed: {100 * FULL_SPEED_SHARE:.0f} % of that, in two intervals; least: the slowest"
-    " interval after full speed; Retr: sent again"
+    f" full speed: the start of two intervals with {100 * FULL_SPEED_SHARE:.0f} % of that; least:"
+    " the slowest interval from there on; Retr: sent again"
 )
 INTERVALS = ("interval.repetitions", "interval.busy_s")
 SENDER = ("sender.retransmits", "sender.cwnd_bytes", "sender.rtt_s")

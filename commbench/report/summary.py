@@ -14,7 +14,7 @@ from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.cold_start import launch_overheads, overhead_cells
 from commbench.analysis.combined import COMBINED, VISIT_COLUMNS, CombinedCases, combine_runs
 from commbench.analysis.disturbances import JUDGED, disturbances_text
-from commbench.analysis.documents import Document, documents
+from commbench.analysis.documents import FULL_SPEED, Document, documents, interval_s
 from commbench.analysis.effective_settings import settings_texts
 from commbench.analysis.group_gains import group_gains
 from commbench.analysis.guidelines import GuidelineResult, check_guidelines
@@ -235,6 +235,12 @@ class Summary:
         """What made them uncertain."""
         rows = row_dicts(self.results.cases[list(JUDGED)])
         return disturbances_text(self.results.records, rows)
+
+    def full_speed_s(self) -> list[float]:
+        """Of each stream: until the end of its first interval at full speed."""
+        steps_s = {str(record.get("run_id")): interval_s(record) for record in self.results.records}
+        reached = row_dicts(self.results.cases[["run_id", FULL_SPEED]].dropna())
+        return [row[FULL_SPEED] + steps_s.get(str(row["run_id"]), 0.0) for row in reached]
 
     def settings(self) -> list[str]:
         """Those with which the runs measured."""

@@ -104,7 +104,7 @@ CHAPTERS = (
                 "experiment=openbsd_soak scale=cpu part=2",
                 ("at the end", PUBLISHED),
                 "Fresh connections with five of the 52 write buffers, over loopback: no step.",
-                figure="from the start",
+                figure="to the end",
                 caption="Time to full speed of each connection.",
             ),
         ),
