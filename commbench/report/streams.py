@@ -24,8 +24,7 @@ GIGABITS = Unit("Gb/s", 1 / 8)
 INTERVAL_LINES = 20  # of one stream, unless all are asked for
 LONGEST_BAR = 24  # characters
 RAMP = ("end_gb_per_s", "first_second_gb_per_s", "full_speed_s", "least_gb_per_s", "retransmits")
-RATE_HEADS = ("rate", "at the end", "first second")
-HEADS = ("full speed\nafter s", "least\nafter", "Retr\nsegments")
+OF_LIMIT = "of limit\n%"
 MEANINGS = (
     "rate: all bytes over the whole time; at the end: median of the last fifth of the intervals;"
     f" full speed: the start of two intervals with {100 * FULL_SPEED_SHARE:.0f} % of that; least:"
@@ -59,8 +58,18 @@ def streams_text(rows: Sequence[Row], terminal: Terminal) -> str:
     if not soaks:
         return ""
     unit = bit_unit(soaks)
-    heads = [*(f"{head}\n{unit.name}" for head in RATE_HEADS), *HEADS]
-    columns = [TableColumn("stream"), *(TableColumn(head, right=True) for head in heads)]
+    heads = (
+        f"rate\n{unit.name}",
+        OF_LIMIT,
+        f"at the end\n{unit.name}",
+        f"first second\n{unit.name}",
+        "full speed\nafter s",
+        "least\nafter",
+        "Retr\nsegments",
+    )
+    # without limits that column is left out
+    numbers = (TableColumn(head, right=True, priority=int(head == OF_LIMIT)) for head in heads)
+    columns = [TableColumn("stream"), *numbers]
     cells = [(name, *_cells(row, unit)) for name, row in zip(_names(soaks), soaks, strict=True)]
     sentences = [slow_start_text(soaks, unit), MEANINGS]
     notes = [terminal.paragraph(text) for text in sentences if text]
@@ -82,6 +91,7 @@ def _cells(row: Row, unit: Unit) -> tuple[str, ...]:
     resent = row["retransmits"]
     return (
         unit.text(row["algbw_gb_per_s"]),
+        NO_NUMBER if row["efficiency"] is None else format_number(100 * row["efficiency"]),
         unit.text(row["end_gb_per_s"]),
         unit.text(row["first_second_gb_per_s"]),
         NO_NUMBER if after_s is None else f"{after_s:.1f}",

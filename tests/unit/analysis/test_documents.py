@@ -67,6 +67,7 @@ def test_a_run_knows_its_experiment_by_its_overrides(overrides: object, name: st
 def test_streams_and_connections_stand_beside_their_own_values_in_the_documents_unit() -> None:
     rows = [
         case("stream", TCP, 2**17, streams=streams, stream_threads=threads, algbw_gb_per_s=rate)
+        | {"pair": "0-1", "efficiency": rate / 12.5}
         for streams, threads, rate in ((1, "one", 1.25), (4, "one", 2.5), (36, "each", 5.0))
     ]
     rows += [
@@ -85,6 +86,7 @@ def test_streams_and_connections_stand_beside_their_own_values_in_the_documents_
         ("tcp, 1 stream", 2**17): (10.0, 9.46),
         ("tcp, 4 streams", 2**17): (20.0, 25.4),
         ("tcp, 36 streams", 2**17): (40.0, 93.0),
+        ("share of 100 Gb/s, 36 streams", 2**17): (40.0, 93.0),
         ("mpi, btl_tcp_links 1", 4096): (pytest.approx(100.0), 904.27),
         ("mpi, btl_tcp_links 36", 4096): (pytest.approx(3600.0), 963.67),
     }

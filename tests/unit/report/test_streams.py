@@ -50,6 +50,12 @@ def test_each_stream_has_a_line() -> None:
     assert len([line for line in text if line.startswith("stream ")]) == 4, "with the heading"
 
 
+def test_the_share_of_a_known_line_rate_stands_beside_the_rate() -> None:
+    known = streams_text([soak("0-1", 612, 937, efficiency=0.93)], WIDE)
+    assert "of limit" in known and known.splitlines()[2].split()[-7:-5] == ["774", "93.0"]
+    assert "of limit" not in streams_text(NOTE, WIDE)
+
+
 def test_what_is_no_soak_of_a_stream_has_none() -> None:
     assert streams_text([case_row(timing="soak", benchmark="p2p_latency")], WIDE) == ""
 
