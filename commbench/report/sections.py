@@ -17,6 +17,7 @@ from commbench.analysis.group_gains import GAIN_HEADS, GAIN_MEANING
 from commbench.analysis.layers import layers_of
 from commbench.analysis.overlaps import OVERLAP_HEADS, OVERLAP_MEANING
 from commbench.analysis.slow_pairs import CLASSES, Matrix
+from commbench.analysis.symmetric_pairs import pair_text
 from commbench.core.states import Row
 from commbench.core.texts import message_text
 from commbench.core.units import format_seconds, natural_key, plural
@@ -202,9 +203,10 @@ def _class_sentences(matrix: Matrix, head: str) -> Iterator[str]:
     for name, times in matrix.classes.items():
         fastest, middle, slowest = matrix.extremes(name)
         ends = [
-            f"{format_seconds(times[pair])} ({pair[0]}-{pair[1]})" for pair in (fastest, slowest)
+            f"{pair_text(matrix.rows[pair], matrix)} ({pair[0]}-{pair[1]})"
+            for pair in (fastest, slowest)
         ]
-        middle_text = format_seconds(times[middle])
+        middle_text = pair_text(matrix.rows[middle], matrix)
         yield (
             f"{head}: {plural(len(times), 'pair', 'pairs')} {CLASSES[name]}: {middle_text},"
             f" {ends[0]} to {ends[1]}"

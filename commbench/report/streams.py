@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.analysis.case_names import case_names
+from commbench.analysis.reference import fact
 from commbench.core.states import Row
 from commbench.core.terminal import TableColumn, Terminal, table_text
 from commbench.core.units import format_number, plural
@@ -89,9 +90,11 @@ def _names(soaks: Sequence[Row]) -> list[str]:
 def _cells(row: Row, unit: Unit) -> tuple[str, ...]:
     after_s = row["full_speed_s"]
     resent = row["retransmits"]
+    # within a node the limit is the memory's, of which a stream uses little
+    share = row["efficiency"] if fact(row, "span") == "between" else None
     return (
         unit.text(row["algbw_gb_per_s"]),
-        NO_NUMBER if row["efficiency"] is None else format_number(100 * row["efficiency"]),
+        NO_NUMBER if share is None else format_number(100 * share),
         unit.text(row["end_gb_per_s"]),
         unit.text(row["first_second_gb_per_s"]),
         NO_NUMBER if after_s is None else f"{after_s:.1f}",

@@ -174,3 +174,4 @@ def test_many_pairs_come_first_with_their_symmetry(tmp_path: Path) -> None:
     assert [section.title for section in listed[:2]] == ["Answers", "All pairs"]
     assert re.search(r"\d of 6 pairs (not )?(symmetric|undecided)", listed[0].sentences[0])
     assert not any(text.startswith("Soak") for text in listed[0].sentences)
+    assert all("GB/s (" in text for text in listed[1].sentences), "as the matrix"

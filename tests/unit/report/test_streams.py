@@ -51,9 +51,10 @@ def test_each_stream_has_a_line() -> None:
 
 
 def test_the_share_of_a_known_line_rate_stands_beside_the_rate() -> None:
-    known = streams_text([soak("0-1", 612, 937, efficiency=0.93)], WIDE)
+    known = streams_text([soak("0-1", 612, 937, efficiency=0.93, layout="2x1")], WIDE)
     assert "of limit" in known and known.splitlines()[2].split()[-7:-5] == ["774", "93.0"]
     assert "of limit" not in streams_text(NOTE, WIDE)
+    assert "of limit" not in streams_text([soak("0-1", 612, 937, efficiency=0.01)], WIDE)
 
 
 def test_what_is_no_soak_of_a_stream_has_none() -> None:
