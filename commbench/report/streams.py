@@ -3,9 +3,11 @@ them. Networks count bits."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,15 @@ GIGABITS = Unit("Gb/s", 1 / 8)
 INTERVAL_LINES = 20  # of one stream, unless all are asked for
 LONGEST_BAR = 24  # characters
 RAMP = ("end_gb_per_s", "first_second_gb_per_s", "full_speed_s", "least_gb_per_s", "retransmits")
-OF_LIMIT = "of limit\n%"
+HEADS = {  # without the unit; of a narrow terminal the last ones are left out
+    "rate\n{unit}": 0,
+    "of limit\n%": 1,
+    "at the end\n{unit}": 0,
+    "first second\n{unit}": 2,
+    "full speed\nafter s": 3,
+    "least\nafter": 4,
+    "Retr\nsegments": 1,
+}
 MEANINGS = (
     "rate: all bytes over the whole time; at the end: median of the last fifth of the intervals;"
     f" full speed: the start of two intervals with {100 * FULL_SPEED_SHARE:.0f} % of that; least:"
@@ -35,6 +45,7 @@ INTERVALS = ("interval.repetitions", "interval.busy_s")
 SENDER = ("sender.retransmits", "sender.cwnd_bytes", "sender.rtt_s")
 INTERVAL_HEADS = ("from\ns", "to\ns", "transfer\nMB", "rate", "Retr", "Cwnd\nKiB", "RTT\nms", "")
 FORMS = ("{:.2f}", "{:.2f}", "", "", "{:.0f}", "{:.0f}", "{:.3g}")  # empty: format_number
+WORD_END = re.compile(r" (?![kKMGT]?i?B\b)")  # 16 KiB is one word
 Column = NDArray[np.float64]
 
 
@@ -59,32 +70,29 @@ def streams_text(rows: Sequence[Row], terminal: Terminal) -> str:
     if not soaks:
         return ""
     unit = bit_unit(soaks)
-    heads = (
-        f"rate\n{unit.name}",
-        OF_LIMIT,
-        f"at the end\n{unit.name}",
-        f"first second\n{unit.name}",
-        "full speed\nafter s",
-        "least\nafter",
-        "Retr\nsegments",
-    )
-    # without limits that column is left out
-    numbers = (TableColumn(head, right=True, priority=int(head == OF_LIMIT)) for head in heads)
-    columns = [TableColumn("stream"), *numbers]
-    cells = [(name, *_cells(row, unit)) for name, row in zip(_names(soaks), soaks, strict=True)]
+    shared, names = _names(soaks)
+    columns = [TableColumn(shared)]
+    for head, priority in HEADS.items():
+        columns.append(TableColumn(head.format(unit=unit.name), right=True, priority=priority))
+    cells = [(name, *_cells(row, unit)) for name, row in zip(names, soaks, strict=True)]
     sentences = [slow_start_text(soaks, unit), MEANINGS]
     notes = [terminal.paragraph(text) for text in sentences if text]
     return "\n".join([table_text(columns, cells, terminal), *notes])
 
 
-def _names(soaks: Sequence[Row]) -> list[str]:
-    """Of several launches of a case with their number."""
+def _names(soaks: Sequence[Row]) -> tuple[str, list[str]]:
+    """The heading with what all of their names begin with, and the rest of each; of several
+    launches of a case with their number."""
     names = case_names(soaks)
     counts = Counter(names)
-    return [
-        f"{name}, trial {row['trial']}" if counts[name] > 1 else name
+    words = [
+        WORD_END.split(f"{name}, trial {row['trial']}" if counts[name] > 1 else name)
         for name, row in zip(names, soaks, strict=True)
     ]
+    alike = takewhile(lambda column: len({*column}) == 1, zip(*words, strict=False))
+    count = min(len([*alike]), *(len(each) - 1 for each in words)) if len(words) > 1 else 1
+    benchmark, *shared = words[0][:count]
+    return f"{benchmark}\n{' '.join(shared)}", [" ".join(each[count:]) for each in words]
 
 
 def _cells(row: Row, unit: Unit) -> tuple[str, ...]:

@@ -129,7 +129,7 @@ CHAPTERS = (
         "Two settings of a network",
         "Enhanced Networking in the AWS Cloud, parts 1 and 2 (2013, 2014): c3, up to 10 Gb/s.",
         "With enhanced networking the throughput was 44 % higher, 95 % of the line rate instead of"
-        " 68 %; on smaller instances the round trip was up to 2.37 times as short.",
+        " 68 %; on smaller instances the round trip was up to 2.37 times as fast.",
         (
             Scene(
                 f"-m experiment=ec2_enhanced label=A limit={LINE:g}Mb/s timing.duration_s=1"

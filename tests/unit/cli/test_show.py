@@ -145,8 +145,8 @@ def test_the_streams_of_a_sweep_have_one_table_and_their_intervals_on_request(
     _, shown = run_command(capsys, "show", str(tmp_path))
     assert status == 0
     for lines in (swept, shown):
-        rows = [line for line in lines if line.startswith("stream 1x2 0-1 ")]
-        assert [row.split()[3:5] for row in rows] == [["4", "KiB"], ["64", "KiB"]]
+        rows = [line for line in lines if line.startswith(("4 KiB ", "64 KiB "))]
+        assert len(rows) == 2
         assert sum("at the end" in line for line in lines) == 1 + 1, "a table, and its meaning"
         assert sum("initial window" in line for line in lines) == 1
         assert not any("Cwnd" in line for line in lines)
