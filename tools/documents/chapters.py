@@ -65,17 +65,17 @@ CHAPTERS = (
                 " thread each, 72 threads in all, carry about what one stream does.",
             ),
             Scene(
-                "show last --intervals",
-                ("streams 4 stream_threads one: ",),
-                "The intervals of `iperf3 -P 4`, all connections together.",
-            ),
-            Scene(
                 f"experiment=ec2_streams part=1 limit={LINE:g}Mb/s streams=[1,4]",
-                ("of limit", PUBLISHED),
+                ("at the end", PUBLISHED),
                 f"The share of the line rate, on virtual hosts with {ENHANCED:g} Mb/s. `limit`"
                 f" states the line rate: here {LINE:g} Mb/s, there `limit=100Gb/s`. Here one"
                 " connection fills the line.",
                 Links(2, ENHANCED),
+            ),
+            Scene(
+                "show last --intervals",
+                ("streams 4 stream_threads one: ",),
+                "Its intervals with four connections, as `iperf3 -P 4` prints their sum.",
             ),
             Scene(
                 "experiment=ec2_streams scale=cpu part=2",
@@ -100,13 +100,14 @@ CHAPTERS = (
         " about a second, in three steps, to get there.",
         (
             Scene(
-                "experiment=openbsd_pairs timing.duration_s=2",
+                f"experiment=openbsd_pairs timing.duration_s=2 limit={FAST:g}Mb/s",
                 ("senders down", "at the end", "first second", PUBLISHED),
                 f"Four virtual hosts with {FAST:g} Mb/s; the third sends with half of it.",
                 Links(4, FAST, slow=((2, FAST / 2),)),
             ),
             Scene(
-                "experiment=openbsd_soak part=1 layout=2x1 pairs=[[0,1]] timing.duration_s=4",
+                "experiment=openbsd_soak part=1 layout=2x1 pairs=[[0,1]] timing.duration_s=4"
+                f" limit={FAST:g}Mb/s",
                 ("initial window", "at the end", "first second", PUBLISHED),
                 "The rate of the first host has the note's three steps, halved (160, 360 and 470"
                 " Mb/s, at 0, 0.4 and 1.0 s): 0.5 x is right.",
@@ -122,7 +123,7 @@ CHAPTERS = (
                 caption="Time to full speed of each connection.",
             ),
         ),
-        "Hours of 1000 s each; OpenBSD's kernel and its sysctls (Linux's are in run.json).",
+        "Hours of 1000 s each; OpenBSD's kernel and its sysctls (run.json has Linux's).",
     ),
     Chapter(
         "enhanced",
