@@ -118,7 +118,8 @@ CHAPTERS = (
             Scene(
                 "experiment=openbsd_soak scale=cpu part=2",
                 ("at the end", PUBLISHED),
-                "Fresh connections with five of the 52 write buffers, over loopback: no step.",
+                "Fresh connections with five of the 52 write buffers, over loopback, no step"
+                " planted.",
                 figure="to the end",
                 caption="Time to full speed of each connection.",
             ),
