@@ -7,6 +7,7 @@ an experiment by its name.
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -108,12 +109,12 @@ def documents(
         measured = cases[cases["run_id"].isin(ids) & (cases["status"] == "ok")]
         if values and len(measured):
             where = [folders[run] for run in ids if run in folders]
-            steps_s = {str(record.get("run_id")): _interval_s(record) for record in own}
+            steps_s = {str(record.get("run_id")): interval_s(record) for record in own}
             found.append(_document(str(name), values, measured, where, steps_s))
     return found
 
 
-def _interval_s(record: Mapping[str, Any]) -> float:
+def interval_s(record: Mapping[str, Any]) -> float:
     """Of the soaks of a run; 0 where its run.json does not say it."""
     config: Any = record.get("config") or {}
     return float((config.get("timing") or {}).get("interval_s") or 0.0)
@@ -214,6 +215,7 @@ def _ratios(reference: Reference, rows: Sequence[Row]) -> Iterator[Compared]:
     (point,) = reference.points
     known = [row for row in rows if row.get(reference.of) is not None]
     ratios: dict[tuple[str, int], list[float]] = {}
+    libraries: dict[str, None] = {}  # that stand in
     for alike in grouped(known, _link).values():
         sides = grouped(alike, lambda row: fact(row, variable))
         if first in sides and second in sides:
@@ -222,6 +224,9 @@ def _ratios(reference: Reference, rows: Sequence[Row]) -> Iterator[Compared]:
                 for side in (first, second)
             )
             place = str(alike[0]["layout"]), alike[0]["message_bytes"] or 0
+            for side, library in reference.libraries.items():
+                names = (str(row.get("library")) for row in sides.get(side, ()))
+                libraries |= dict.fromkeys(_short(name) for name in names if library not in name)
             if below:
                 ratios.setdefault(place, []).append(above / below / UNITS[reference.unit])
     by_layout = grouped(ratios, lambda place: place[0])
@@ -231,7 +236,14 @@ def _ratios(reference: Reference, rows: Sequence[Row]) -> Iterator[Compared]:
             chosen = max(places)
         else:
             chosen = max(places, key=lambda place: max(ratios[place]))
-        yield Compared(reference, point, chosen[1] or None, name, tuple(ratios[chosen]))
+        yield Compared(
+            reference, point, chosen[1] or None, name, tuple(ratios[chosen]), ", ".join(libraries)
+        )
+
+
+def _short(library: str) -> str:
+    """`Open MPI` of `Open MPI v5.0.11`."""
+    return re.split(r"\s+(?:version|v?\d)", library, maxsplit=1, flags=re.IGNORECASE)[0]
 
 
 def _link(row: Row) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +107,7 @@ class Reference:
     library: str = ""
     of: str = ""  # the column of which a ratio is
     over: Mapping[str, Any] | None = None  # a ratio: of rows with the first value over the second
+    libraries: Mapping[str, str] = field(default_factory=dict)  # of values of `over`
     statistic: str = ""  # over all cases that fit; else each case stands for itself
     place: str = ""
     note: str = ""

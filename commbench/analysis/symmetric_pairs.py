@@ -77,13 +77,13 @@ def _apart_text(matrix: Matrix, each: Directions) -> str:
     """`2-0 0.402 GB/s, 0-2 0.940 GB/s (2.34 x)`."""
     first, second = each.slower
     texts = [
-        f"{'-'.join(map(str, pair))} {_number(matrix.rows[pair], matrix)}"
+        f"{'-'.join(map(str, pair))} {pair_text(matrix.rows[pair], matrix)}"
         for pair in (each.slower, (second, first))
     ]
     return f"{', '.join(texts)} ({format_factor(1 + each.difference)})"
 
 
-def _number(row: Row, matrix: Matrix) -> str:
+def pair_text(row: Row, matrix: Matrix) -> str:
     """The rate of messages in one direction, of others the time."""
     if not matrix.is_one_way:
         return format_seconds(row["median_s"])

@@ -19,6 +19,7 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, open_dict
 
 from commbench.analysis.exchange_quiz import QUIZ
+from commbench.benchmarks.stream import Stream
 from commbench.config.keys import NO_STAGE
 from commbench.config.settings import Job
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
@@ -271,12 +272,21 @@ def swept(
 
 
 def _are_side_by_side(jobs: Sequence[Job]) -> bool:
-    """Whether they differ in what is compared: backend, label, environment, ..."""
+    """Whether they differ in what is compared (backend, label, environment, ...), or have streams,
+    which share a table."""
     if any(job.settings.stage != NO_STAGE for job in jobs):
         return len({job.settings.backend.name for job in jobs}) > 1
+    if sum(map(_has_stream_soaks, jobs)) > 1:
+        return True
     words = chain.from_iterable(differing_words(jobs))
     changed = {word.partition("=")[0].partition(".")[0] for word in words}
     return not changed.isdisjoint(("label", *(each.name for each in TABLE if each.beside)))
+
+
+def _has_stream_soaks(job: Job) -> bool:
+    settings = job.settings
+    is_soak = settings.timing.duration_s is not None
+    return is_soak and any(isinstance(each, Stream) for each in settings.benchmarks)
 
 
 def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:

@@ -108,7 +108,8 @@ def _last_runs() -> list[str]:
     if not runs:
         raise ConfigError(f"there is no run below ./{RESULTS}; name the folder of a run")
     newest = load_run(runs[-1]).get("sweep_id")
-    return [str(run) for run in runs if run == runs[-1] or _sweep_of(run) == newest]
+    of_sweep = (run for run in runs[:-1] if newest is not None and _sweep_of(run) == newest)
+    return [*map(str, of_sweep), str(runs[-1])]
 
 
 def _sweep_of(run: Path) -> Any:

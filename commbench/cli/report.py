@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
-from commbench.analysis.case_names import differing
 from commbench.core.terminal import Terminal, printable
 from commbench.report.distributions import RawData, read_raw_data
 from commbench.report.section import report_text
 from commbench.report.sections import sections
-from commbench.report.side_by_side import BESIDE, side_by_side
+from commbench.report.side_by_side import belong_together, side_by_side
 from commbench.report.summary import Summary, read_results
 from commbench.results.load import find_runs, ignore, load_run
 from commbench.runtime.folder_lock import is_measured_into
@@ -84,8 +83,8 @@ def _own_tables(runs: Sequence[Path], benchmark: str | None, terminal: Terminal)
     rows = {
         run: [row for row in rows_of(run) if benchmark in (None, row["benchmark"])] for run in runs
     }
-    every = list(chain.from_iterable(rows.values()))
-    if len(runs) > 1 and differing(every, BESIDE):
+    if belong_together([*rows.values()]):
+        every = [*chain(*rows.values())]
         return f"{side_by_side(every, terminal, [*map(load_run, runs)])}\n\n"
     few = rows if len(runs) <= MOST_TABLES else {}
     texts = [

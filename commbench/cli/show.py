@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
-from commbench.analysis.case_names import differing
 from commbench.core.errors import ConfigError, Unreadable
 from commbench.core.states import Row, status_of_run
 from commbench.core.terminal import Terminal, printable
 from commbench.report.console import run_text
 from commbench.report.nccl_tests import NcclTests
 from commbench.report.osu import Osu
-from commbench.report.side_by_side import BESIDE, side_by_side
+from commbench.report.side_by_side import belong_together, side_by_side
 from commbench.report.time_lines import time_line
 from commbench.results.load import find_runs, load_run
 from commbench.results.recorded import recorded_counters, recorded_rows
@@ -60,9 +60,9 @@ def show(words: list[str]) -> int:
         )
     terminal = Terminal.of(sys.stdout)
     rows = {run: rows_of(run) for run in runs}
-    every = [row for run_rows in rows.values() for row in run_rows]
-    several = len(runs) > 1 and differing(every, BESIDE)
-    if options.form == CONSOLE and several and not (options.flags or options.intervals):
+    is_plain = options.form == CONSOLE and not (options.flags or options.intervals)
+    if is_plain and belong_together([*rows.values()]):
+        every = [*chain(*rows.values())]
         sys.stdout.write(
             f"{side_by_side(every, terminal, [*map(load_run, runs)], show_command(runs))}\n"
         )

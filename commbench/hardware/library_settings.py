@@ -22,6 +22,8 @@ from .sources import NoReading, fact_text, read_text
 OPEN_MPI_PREFIX = "OMPI_MCA_"
 MPICH_NAME = re.compile(rb"(?:MPIR_CVAR|MPIR_PARAM|MPICH|MV2|MVP)_[A-Z0-9_]+")
 ENVIRONMENT = "environment"
+DEFAULT = "default"
+DOUBLE_CHECKED = ("btl_tcp_links",)  # recorded with its default, too, where messages take TCP
 # variables that launchers export to their ranks, and those of launchers (PRRTE's frameworks)
 OF_LAUNCHERS = re.compile(
     "(?:orte|prte|pmix|ess|plm|ras|rmaps|odls|oob|routed|rml|grpcomm|iof|errmgr|state|schizo|filem"
@@ -35,7 +37,8 @@ COMMON = ("base", "self")  # no transports of their own
 
 @dataclass(frozen=True)
 class Setting:
-    """`source` is `environment` or `file PATH:LINE`; `problem`: why it has no effect."""
+    """`source` is `environment`, `file PATH:LINE` or `default`; `problem`: why it has no
+    effect."""
 
     name: str
     value: str
@@ -55,6 +58,16 @@ def problem_texts(records: Iterable[Mapping[str, str]]) -> list[str]:
         for each in records
         if "problem" in each
     ]
+
+
+def effect_text(records: Iterable[Mapping[str, str]]) -> str:
+    """`in effect: btl_tcp_links=36 (environment)`, by source; empty where nothing has an effect."""
+    by_source: dict[str, set[str]] = {}
+    for each in records:
+        if "problem" not in each:
+            by_source.setdefault(each["source"], set()).add(f"{each['name']}={each['value']}")
+    texts = [f"{' '.join(sorted(named))} ({source})" for source, named in by_source.items()]
+    return f"in effect: {'; '.join(texts)}" if texts else ""
 
 
 def settings_of(library: MpiLibrary, environ: Mapping[str, str]) -> list[Setting]:
@@ -82,7 +95,8 @@ def judged(
             problem = "UCX does not know it"
         elif used and not is_used:
             problem = problem or f"messages take {' and '.join(used)}"
-        yield replace(each, problem=problem)
+        if each.source != DEFAULT or problem is None:
+            yield replace(each, problem=problem)
 
 
 def _transport_of(name: str) -> re.Pattern[str] | None:
@@ -97,15 +111,15 @@ def _transport_of(name: str) -> re.Pattern[str] | None:
 
 
 def _open_mpis(library: MpiLibrary, environ: Mapping[str, str]) -> list[Setting]:
-    """MCA parameters that do not have their default, and those of the environment and of parameter
-    files that ompi_info does not name as set."""
+    """MCA parameters that do not have their default or are DOUBLE_CHECKED, and those of the
+    environment and of parameter files that ompi_info does not name as set."""
     parameters: dict[str, dict[str, str]] = {}
     with suppress(NoReading):  # ompi_info may be missing
         parameters = open_mpi_parameters(library, environ)
     known = [
         Setting(name, own.get("value", ""), re.sub(r"[()]", "", own["source"]))
         for name, own in parameters.items()
-        if own.get("source", "default") != "default"
+        if own.get("source", DEFAULT) != DEFAULT or name in DOUBLE_CHECKED
     ]
     asked = [
         Setting(name.removeprefix(OPEN_MPI_PREFIX), environ[name], ENVIRONMENT)

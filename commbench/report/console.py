@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from commbench.analysis.case_names import case_names, differing
 from commbench.analysis.disturbances import disturbances_text
+from commbench.analysis.effective_settings import settings_texts
 from commbench.analysis.group_gains import GAIN_HEADS, GAIN_MEANING, group_gains
 from commbench.analysis.overlaps import (
     OVERLAP_HEADS,
@@ -28,7 +29,6 @@ from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable
 from commbench.core.texts import shown_value
 from commbench.core.units import format_bytes, format_number, plural, short_pairs
 from commbench.core.variables import MODEL_ENGINE, SHOWN, is_number, is_usual
-from commbench.hardware.library_settings import problem_texts
 from commbench.hardware.torch_install import other_torch_text
 from commbench.results.columns import INTERRUPTED, row_order
 from commbench.results.flags import binding_text, shared_flags, warnings_of
@@ -183,10 +183,12 @@ def run_text(
             *(legend(rows, series) if flags else []),
         ]
         parts += [paragraphs(texts, terminal)] if texts else []
+    # the streams of a sweep have one table at its end
+    timed = [row for row in sorted(rows, key=row_order) if tables or not is_stream_soak(row)]
     derived = (
         *derived_tables(rows, terminal),
-        streams_text(sorted(rows, key=row_order), terminal),
-        *_time_line_texts(rows, time_lines or {}, terminal, intervals),
+        streams_text(timed, terminal),
+        *_time_line_texts(timed, time_lines or {}, terminal, intervals),
     )
     parts += [f"\n{text}" for text in derived if text]
     return "\n".join([*parts, *_finding_lines(run, all_matrices, terminal)]) + "\n"
@@ -247,8 +249,7 @@ def _tables(
             parts += [""] if shown_matrices or timer is not None else []
     named = [name for name in CONSTANT if name in varying]
     for matrix in shown_matrices:
-        text = matrix_text(matrix, named, terminal)
-        parts.append(f"{printable(text)}\n")
+        parts.append(f"{matrix_text(matrix, named, terminal)}\n")
     return parts
 
 
@@ -367,15 +368,14 @@ def _causes(run: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     flags = [f"all cases: {flag_named(name).meaning} ({name})" for name in shared]
     medians = [*filter(None, map(MEDIAN.of, measured))]
     meaning = "; ".join(filter(None, [interval_note(medians), marks_note(medians)]))
-    idle = problem_texts(run.get("settings", ()))
-    settings = [f"without effect: {'; '.join(idle)}"] if idle else []
     other = run["backend"].get("torch_of_system")
-    settings += [] if other is None else [other_torch_text(other)]
+    torch = [] if other is None else [other_torch_text(other)]
     return [
         *filter(None, (meaning, disturbances_text([run], measured))),
         *networks,
         *flags,
-        *settings,
+        *settings_texts([run], rows),
+        *torch,
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commbench.analysis.documents import Compared, Document, experiment_of
+from commbench.analysis.documents import FULL_SPEED, Compared, Document, experiment_of
 from commbench.analysis.exchange_quiz import QUIZ, quiz_answer
 from commbench.analysis.reference import UNITS, Point, Reference
 from commbench.core.states import Row
@@ -50,7 +50,7 @@ def document_sections(documents: Iterable[Document], hardware: Sequence[str]) ->
         yield Section(
             f"{document.experiment}: ours and published",
             tables=tables,
-            notes=[*_origins(document, hardware), *_missing(document)],
+            notes=[*_origins(document, hardware), *_meanings(document), *_missing(document)],
         )
 
 
@@ -120,6 +120,11 @@ def _origins(document: Document, hardware: Sequence[str]) -> Iterator[str]:
         about = [each.machine for each in alike]
         about += [each.library for each in alike if each.library]
         yield f"{text}: {'; '.join(dict.fromkeys(about))}."
+
+
+def _meanings(document: Document) -> list[str]:
+    timed = any(each.reference.column == FULL_SPEED for each in document.compared)
+    return ["Time to full speed: to the end of its first interval, as tcpbench prints it."] * timed
 
 
 def _missing(document: Document) -> list[str]:

@@ -410,8 +410,10 @@ def _interval_ends_s(line: pd.DataFrame) -> NDArray[np.float64]:
 
 
 def full_speed(seconds: Sequence[float]) -> list[Figure]:
-    """A histogram of the time from the start of a stream to 95 % of the rate at its end."""
-    with _drawn("from the start to 95 % of the rate at the end") as (axes, made):
+    """A histogram of the time from the start of a stream to the end of its first interval with
+    95 % of the rate at its end."""
+    title = "to the end of the first interval with 95 % of the rate at the end"
+    with _drawn(title) as (axes, made):
         # around whole intervals of a time line
         edges = np.arange(-0.5, max(seconds) / FULL_SPEED_BIN_S + 1.5) * FULL_SPEED_BIN_S
         counts, _, _ = axes.hist(seconds, bins=edges.tolist(), color=PALETTE[2])

@@ -17,6 +17,7 @@ from commbench.analysis.group_gains import GAIN_HEADS, GAIN_MEANING, group_gains
 from commbench.analysis.layers import layers_of
 from commbench.analysis.overlaps import OVERLAP_HEADS, OVERLAP_MEANING
 from commbench.analysis.slow_pairs import CLASSES, Matrix
+from commbench.analysis.symmetric_pairs import pair_text
 from commbench.core.states import Row
 from commbench.core.texts import message_text
 from commbench.core.units import format_seconds, natural_key, plural
@@ -128,7 +129,7 @@ def _figures(summary: Summary, raw: RawData) -> Iterator[Section]:
         )
     if raw.time_lines:
         yield _drawn("Over time", partial(_over_time, summary, raw))
-    reached_s = summary.results.cases["full_speed_s"].dropna().tolist()
+    reached_s = summary.full_speed_s()
     if len(reached_s) > 1:
         yield _drawn(
             "Time to full speed of fresh connections", partial(plots.full_speed, reached_s)
@@ -205,9 +206,10 @@ def _class_sentences(matrix: Matrix, head: str) -> Iterator[str]:
     for name, times in matrix.classes.items():
         fastest, middle, slowest = matrix.extremes(name)
         ends = [
-            f"{format_seconds(times[pair])} ({pair[0]}-{pair[1]})" for pair in (fastest, slowest)
+            f"{pair_text(matrix.rows[pair], matrix)} ({pair[0]}-{pair[1]})"
+            for pair in (fastest, slowest)
         ]
-        middle_text = format_seconds(times[middle])
+        middle_text = pair_text(matrix.rows[middle], matrix)
         yield (
             f"{head}: {plural(len(times), 'pair', 'pairs')} {CLASSES[name]}: {middle_text},"
             f" {ends[0]} to {ends[1]}"
@@ -282,6 +284,7 @@ def _origins(summary: Summary) -> Iterator[Section]:
     )
     yield Section(
         "Machines",
+        summary.settings(),
         tables=[
             *table(GROUP_HEADS, summary.groups),
             *table(("fact", *names), rows),

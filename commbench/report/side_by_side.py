@@ -1,10 +1,11 @@
-"""Backends, labels, environments, ... side by side: a table for each benchmark, a sentence for each
-column, and what made the numbers uncertain."""
+"""Backends, labels, environments, ... side by side: a table for each benchmark, one for all
+streams, a sentence for each column, and what made the numbers uncertain."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from statistics import median
 from typing import Any
 
@@ -16,7 +17,9 @@ from commbench.analysis.case_names import (
     telling,
 )
 from commbench.analysis.disturbances import disturbances_text
+from commbench.analysis.effective_settings import settings_texts
 from commbench.analysis.fit import by_window
+from commbench.analysis.slow_pairs import matrices
 from commbench.core.states import Row, case_status
 from commbench.core.terminal import (
     GAP,
@@ -55,6 +58,8 @@ from .quantities import (
     is_collective,
     quoted,
 )
+from .streams import is_stream_soak, streams_text
+from .table import is_matrix, matrix_text
 
 # columns of a table
 BESIDE = (*(each.name for each in TABLE if each.beside), "label")
@@ -69,31 +74,43 @@ Point = Mapping[str, Any]
 Columns = list[tuple[TableColumn, list[str]]]  # with their cells
 
 
+def belong_together(runs: Sequence[Sequence[Row]]) -> bool:
+    """Whether the rows of these runs differ in what stands side by side, or have streams, which
+    share a table."""
+    with_streams = [rows for rows in runs if any(map(is_stream_soak, rows))]
+    differ = len(runs) > 1 and differing([*chain(*runs)], BESIDE)
+    return bool(differ) or len(with_streams) > 1
+
+
 def side_by_side(
     rows: Sequence[Row],
     terminal: Terminal,
     records: Sequence[Mapping[str, Any]] = (),
     again: str = "",
 ) -> str:
-    """The whole text; launches are merged to their median. `records` are those of the runs, `again`
-    the command that shows each of them."""
+    """The whole text; launches are merged to their median, but of streams. `records` are those of
+    the runs, `again` the command that shows each of them."""
     ok = [row for row in rows if case_status(row) == "ok"]
     shared = SharedItems.of(ok)
     measured = list(map(shared.taken_from, ok))
-    headings = _headings(measured)
+    streams = [row for row in measured if is_stream_soak(row)]
+    others = [row for row in measured if not is_stream_soak(row)]
+    headings = _headings(others)
     notes = [
         *shared.notes,
         *label_notes(measured),
+        *settings_texts(records, measured),
         *_lost_texts(measured, len(rows)),
-        *_sentences(measured, headings),
+        *_sentences(others, headings),
         *_flags(measured),
         disturbances_text(records, measured),
     ]
     parts = [
-        terminal.styled(terminal.paragraph(_title(measured)), "bold"),
-        *_tables_text(measured, headings, terminal),
+        terminal.styled(terminal.paragraph(_title(measured, others)), "bold"),
+        *_tables_text(others, headings, terminal),
+        *_streams_texts(streams, terminal),
         paragraphs(filter(None, notes), terminal),
-        again,
+        f"{again} --intervals" if again and streams else again,
     ]
     return "\n".join(filter(None, parts))
 
@@ -108,15 +125,22 @@ def _lost_texts(measured: Sequence[Row], cases: int) -> Iterator[str]:
         yield f"not finished: {plural(unfinished, 'case', 'cases')}: commbench resume RUN"
 
 
-def _title(rows: Sequence[Row]) -> str:
-    """The only backend, and how many ranks were where; then what ± and the marks mean."""
+def _streams_texts(streams: Sequence[Row], terminal: Terminal) -> Iterator[str]:
+    """The matrices of all pairs, and a line for each stream."""
+    for matrix in filter(is_matrix, matrices(streams)):
+        yield f"{matrix_text(matrix, differing(streams), terminal)}\n"
+    yield streams_text(sorted(streams, key=row_order), terminal)
+
+
+def _title(rows: Sequence[Row], timed: Sequence[Row]) -> str:
+    """The only backend, how many ranks were where, and what ± and the marks mean of `timed`."""
     backends = {str(row["backend"]) for row in rows}
     sizes = [int(row["world_size"]) for row in rows if row["world_size"]]
     ranks = span_text(sizes) if sizes else "no"
     nodes = max((int(row["nodes"] or 1) for row in rows), default=1)
     where = ", no network" if nodes == 1 else f" on up to {nodes} nodes"
     only = f"{backends.pop()}, " if len(backends) == 1 else ""
-    medians = [*filter(None, map(MEDIAN.of, rows))]
+    medians = [*filter(None, map(MEDIAN.of, timed))]
     level, _, _ = interval_note(medians).partition(" over ")
     parts = (f"{only}{ranks} ranks{where}", level, marks_note(medians))
     return "; ".join(filter(None, parts))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
+from itertools import takewhile
 
 from commbench.analysis.case_names import case_names
+from commbench.analysis.reference import fact
 from commbench.core.states import Row
 from commbench.core.terminal import TableColumn, Terminal, table_text
 from commbench.core.texts import span_text
-from commbench.core.units import plural
+from commbench.core.units import format_number, plural
 from commbench.stats.thresholds import FULL_SPEED_SHARE
 
 from .quantities import NO_NUMBER, Unit
@@ -16,13 +20,21 @@ from .quantities import NO_NUMBER, Unit
 MEGABITS = Unit("Mb/s", 1e-3 / 8)  # in GB/s, as the columns of cases.parquet
 GIGABITS = Unit("Gb/s", 1 / 8)
 RAMP = ("end_gb_per_s", "first_second_gb_per_s", "full_speed_s", "least_gb_per_s", "retransmits")
-RATE_HEADS = ("rate", "at the end", "first second")
-HEADS = ("full speed\nafter s", "least\nafter", "resent\nsegments")
+HEADS = {  # without the unit; of a narrow terminal the last ones are left out
+    "rate\n{unit}": 0,
+    "of limit\n%": 1,
+    "at the end\n{unit}": 0,
+    "first second\n{unit}": 2,
+    "full speed\nafter s": 3,
+    "least\nafter": 4,
+    "Retr\nsegments": 1,
+}
 MEANINGS = (
     "rate: all bytes over the whole time; at the end: median of the last fifth of the intervals;"
-    f" full speed: {100 * FULL_SPEED_SHARE:.0f} % of that, in two intervals; least: the slowest"
-    " interval after full speed"
+    f" full speed: the start of two intervals with {100 * FULL_SPEED_SHARE:.0f} % of that; least:"
+    " the slowest interval from there on; Retr: sent again"
 )
+WORD_END = re.compile(r" (?![kKMGT]?i?B\b)")  # 16 KiB is one word
 
 
 def is_stream_soak(row: Row) -> bool:
@@ -46,19 +58,39 @@ def streams_text(rows: Sequence[Row], terminal: Terminal) -> str:
     if not soaks:
         return ""
     unit = bit_unit(soaks)
-    heads = [*(f"{head}\n{unit.name}" for head in RATE_HEADS), *HEADS]
-    columns = [TableColumn("stream"), *(TableColumn(head, right=True) for head in heads)]
-    cells = [(name, *_cells(row, unit)) for name, row in zip(case_names(soaks), soaks, strict=True)]
+    shared, names = _names(soaks)
+    columns = [TableColumn(shared)]
+    for head, priority in HEADS.items():
+        columns.append(TableColumn(head.format(unit=unit.name), right=True, priority=priority))
+    cells = [(name, *_cells(row, unit)) for name, row in zip(names, soaks, strict=True)]
     sentences = [slow_start_text(soaks, unit), MEANINGS]
     notes = [terminal.paragraph(text) for text in sentences if text]
     return "\n".join([table_text(columns, cells, terminal), *notes])
 
 
+def _names(soaks: Sequence[Row]) -> tuple[str, list[str]]:
+    """The heading with what all of their names begin with, and the rest of each; of several
+    launches of a case with their number."""
+    names = case_names(soaks)
+    counts = Counter(names)
+    words = [
+        WORD_END.split(f"{name}, trial {row['trial']}" if counts[name] > 1 else name)
+        for name, row in zip(names, soaks, strict=True)
+    ]
+    alike = takewhile(lambda column: len({*column}) == 1, zip(*words, strict=False))
+    count = min(len([*alike]), *(len(each) - 1 for each in words)) if len(words) > 1 else 1
+    benchmark, *shared = words[0][:count]
+    return f"{benchmark}\n{' '.join(shared)}", [" ".join(each[count:]) for each in words]
+
+
 def _cells(row: Row, unit: Unit) -> tuple[str, ...]:
     after_s = row["full_speed_s"]
     resent = row["retransmits"]
+    # within a node the limit is the memory's, of which a stream uses little
+    share = row["efficiency"] if fact(row, "span") == "between" else None
     return (
         unit.text(row["algbw_gb_per_s"]),
+        NO_NUMBER if share is None else format_number(100 * share),
         unit.text(row["end_gb_per_s"]),
         unit.text(row["first_second_gb_per_s"]),
         NO_NUMBER if after_s is None else f"{after_s:.1f}",

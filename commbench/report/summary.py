@@ -12,7 +12,8 @@ from commbench.analysis.best import CHOSEN_SETTINGS, best_text
 from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.combined import COMBINED, VISIT_COLUMNS, CombinedCases, combine_runs
 from commbench.analysis.disturbances import JUDGED, disturbances_text
-from commbench.analysis.documents import Document, documents
+from commbench.analysis.documents import FULL_SPEED, Document, documents, interval_s
+from commbench.analysis.effective_settings import settings_texts
 from commbench.analysis.guidelines import GuidelineResult, check_guidelines
 from commbench.analysis.headline import certainty_text, headline, unfinished_sentences
 from commbench.analysis.machines import Machine, machines_of, rank_differences, run_groups
@@ -314,6 +315,17 @@ class Summary:
         """What made them uncertain."""
         rows = row_dicts(self.results.cases[list(JUDGED)])
         return disturbances_text(self.results.records, rows)
+
+    def full_speed_s(self) -> list[float]:
+        """Of each stream: until the end of its first interval at full speed."""
+        steps_s = {str(record.get("run_id")): interval_s(record) for record in self.results.records}
+        reached = row_dicts(self.results.cases[["run_id", FULL_SPEED]].dropna())
+        return [row[FULL_SPEED] + steps_s.get(str(row["run_id"]), 0.0) for row in reached]
+
+    def settings(self) -> list[str]:
+        """Those with which the runs measured."""
+        rows = row_dicts(self.results.cases[["benchmark"]])
+        return settings_texts(self.results.records, rows)
 
     def left_out(self) -> list[str]:
         """What is not in the figures and answers, and why."""

@@ -229,7 +229,8 @@ def matrix_text(matrix: Matrix, named: Sequence[str], terminal: Terminal) -> str
     lines = _class_lines(matrix, unit)
     if symmetry := symmetry_text(matrix):
         lines.append(f"  {symmetry}")
-    return "\n".join([head, *cells, *map(terminal.paragraph, lines), *_note_lines(matrix)])
+    text = [head, *cells, *map(terminal.paragraph, lines), *_note_lines(matrix)]
+    return printable("\n".join(text))
 
 
 def _matrix_lines(matrix: Matrix, unit: str) -> list[str]:

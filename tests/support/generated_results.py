@@ -36,7 +36,7 @@ BENCHMARKS = (
 LAYOUTS = ("1x2", "1x4", "2x2", "4x1")
 
 
-COLUMNS = ("interval_of", "interval_level", "visits", "library")
+COLUMNS = ("interval_of", "interval_level", "visits", "library", "full_speed_s")
 
 
 def run_of(

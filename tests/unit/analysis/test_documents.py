@@ -67,6 +67,7 @@ def test_a_run_knows_its_experiment_by_its_overrides(overrides: object, name: st
 def test_streams_and_connections_stand_beside_their_own_values_in_the_documents_unit() -> None:
     rows = [
         case("stream", TCP, 2**17, streams=streams, stream_threads=threads, algbw_gb_per_s=rate)
+        | {"pair": "0-1", "efficiency": rate / 12.5}
         for streams, threads, rate in ((1, "one", 1.25), (4, "one", 2.5), (36, "each", 5.0))
     ]
     rows += [
@@ -85,6 +86,7 @@ def test_streams_and_connections_stand_beside_their_own_values_in_the_documents_
         ("tcp, 1 stream", 2**17): (10.0, 9.46),
         ("tcp, 4 streams", 2**17): (20.0, 25.4),
         ("tcp, 36 streams", 2**17): (40.0, 93.0),
+        ("share of 100 Gb/s, 36 streams", 2**17): (40.0, 93.0),
         ("mpi, btl_tcp_links 1", 4096): (pytest.approx(100.0), 904.27),
         ("mpi, btl_tcp_links 36", 4096): (pytest.approx(3600.0), 963.67),
     }
@@ -161,6 +163,22 @@ def test_an_upper_bound_has_the_largest_ratio_of_all_sizes() -> None:
     assert line.endswith("  within")
 
 
+@pytest.mark.parametrize(
+    ("library", "marked"),
+    [("MPICH Version: 5.0.2", "; here: MPICH "), ("MVAPICH2 Version : 2.3.7", "(4 KiB) ")],
+)
+def test_another_library_than_the_documents_is_named_beside_its_ratio(
+    library: str, marked: str
+) -> None:
+    rows = [
+        case("gather", MPI, 2**12, "1x4", label=label, library=text)
+        for label, text in (("openmpi", "Open MPI v5.0.11"), ("mpich", library))
+    ]
+    text = text_of(*measured("mvapich_cloud", *rows))
+    (line,) = (line for line in text.splitlines() if "gather" in line)
+    assert marked in line and "MVAPICH2-X, at most" in line
+
+
 @pytest.mark.parametrize(("rate", "said"), [(2.0, "within"), (9.0, "above")])
 def test_a_stand_in_is_named_and_a_bound_is_met_or_not(rate: float, said: str) -> None:
     label = "shared_memory"
@@ -205,6 +223,7 @@ def test_a_planted_staircase_stands_beside_the_published_one(tmp_path: Path) -> 
     assert ours(document)["steady", 2**18].ours == pytest.approx(944)
     text = text_of(document)
     assert "1.10 s" in text and "table of throughputs, bandwidth in Mb/s" in text
+    assert "full speed: to the end of its first interval" in text
     (curve,) = soak_curves([document], soak)
     assert curve.at[0] == 0.1 and curve.values[0] == pytest.approx(323.078e-3 / 8)
     (times,) = times_of([curve], 2**18)

@@ -51,6 +51,24 @@ def test_what_is_no_percentage_is_refused(word: str) -> None:
         percent(word)
 
 
+def test_the_last_of_single_runs_is_one_and_of_a_sweep_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def run(day: int, sweep: str | None) -> str:
+        folder = tmp_path / "results" / f"202601{day:02d}T000000.000000-0000"
+        folder.mkdir(parents=True)
+        record = {"schema_version": SCHEMA_VERSION, "sweep_id": sweep}
+        (folder / "run.json").write_text(json.dumps(record))
+        return str(folder.relative_to(tmp_path))
+
+    _, newest = run(1, None), run(2, None)
+    assert with_last_runs(["last"]) == [newest]
+    sweep = [run(3, "a"), run(4, "a")]
+    assert with_last_runs(["last"]) == sweep
+
+
 def test_runs_of_another_version_are_no_obstacle_to_the_newest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,6 +137,24 @@ def test_several_backends_stand_side_by_side(
     assert sum(line.startswith("results: ") for line in both) == 2, "one table a run"
 
 
+def test_the_streams_of_a_sweep_have_one_table_and_their_intervals_on_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("backend=tcp", "benchmark=stream", "timing=soak", "timing.duration_s=0.3")
+    axes = ("layout=1x2", "sizes=[4KiB],[64KiB]", "bind=none")
+    status, swept = run_command(capsys, "-m", *words, *axes, f"output={tmp_path}")
+    _, shown = run_command(capsys, "show", str(tmp_path))
+    assert status == 0
+    for lines in (swept, shown):
+        rows = [line for line in lines if line.startswith(("4 KiB ", "64 KiB "))]
+        assert len(rows) == 2
+        assert sum("at the end" in line for line in lines) == 1 + 1, "a table, and its meaning"
+        assert sum("initial window" in line for line in lines) == 1
+        assert not any("Cwnd" in line for line in lines)
+    _, every = run_command(capsys, "show", str(tmp_path), "--intervals")
+    assert sum("Cwnd" in line for line in every) == 2
+
+
 def test_a_reader_that_has_seen_enough_is_no_error(run: Path) -> None:
     script = f"set -o pipefail; {sys.executable} -m commbench show {run} | true"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 from loops import for_each
 
-from commbench.hardware.library_settings import Setting, judged, problem_texts, settings_of
+from commbench.hardware.library_settings import (
+    Setting,
+    effect_text,
+    judged,
+    problem_texts,
+    settings_of,
+)
 from commbench.hardware.mpi_library import MpiKind, MpiLibrary, find
 
 LINKS = Setting("btl_tcp_links", "4", "environment")
@@ -47,6 +53,16 @@ def test_open_mpi_tells_value_and_source(tmp_path: Path) -> None:
     assert "does not know it; did you mean btl_tcp_links?" in str(misspelt.problem)
     assert "btl_tcp_rcvbuf" in str(told["btl_tcp_rcvbuff"].problem)
     assert {"plm_rsh_agent", "num_procs"}.isdisjoint(told)
+
+
+def test_the_number_of_connections_is_told_with_its_default_where_messages_take_tcp(
+    tmp_path: Path,
+) -> None:
+    told = settings("openmpi", {"HOME": str(tmp_path)})
+    assert told["btl_tcp_links"] == Setting("btl_tcp_links", "1", "default")
+    assert "btl_tcp_sndbuf" not in told
+    assert list(judged(told.values(), ["ob1/tcp"], (), ())) == [told["btl_tcp_links"]]
+    assert list(judged(told.values(), ["ob1/sm"], (), ())) == []
 
 
 def test_mpich_knows_the_names_in_its_file() -> None:
@@ -91,6 +107,16 @@ def test_a_setting_of_another_transport_has_no_effect(
     (each,) = judged([Setting(name, "1", "environment")], used, (), ())
     assert (each.problem is None) == has_effect
     assert has_effect or f"messages take {used[0]}" in str(each.problem)
+
+
+def test_what_is_in_effect_is_told_by_its_source() -> None:
+    idle = Setting("btl_tcp_link", "3", "environment", "unknown")
+    more = [Setting("pml", "ob1", "environment"), Setting("UCX_TLS", "tcp", "file f:2")]
+    records = [each.record() for each in (*more, idle, LINKS, LINKS)]
+    assert effect_text(records) == (
+        "in effect: btl_tcp_links=4 pml=ob1 (environment); UCX_TLS=tcp (file f:2)"
+    )
+    assert effect_text([idle.record()]) == ""
 
 
 def test_what_commbench_exports_for_all_libraries_is_no_problem() -> None:

@@ -293,11 +293,12 @@ def test_a_fallback_is_told_once_above_the_table_with_its_reason() -> None:
     assert "all cases" in small_shm and "(fallback)" in small_shm
 
 
-def test_settings_without_effect_are_told_above_the_table() -> None:
+def test_settings_are_told_above_the_table() -> None:
     idle = {"name": "btl_tcp_link", "value": "4", "source": "environment", "problem": "unknown"}
     set_ones = [idle, {"name": "pml", "value": "ob1", "source": "environment"}]
     text = run_text({**RUN, "settings": set_ones}, [row()], Terminal(width=WIDTH))
-    assert "without effect: btl_tcp_link=4 (environment): unknown\n" in text and "pml" not in text
+    assert "without effect: btl_tcp_link=4 (environment): unknown\n" in text
+    assert "in effect: pml=ob1 (environment)\n" in text
 
 
 def test_each_flag_is_explained_where_that_is_wanted() -> None:

@@ -47,6 +47,12 @@ def test_what_has_nothing_to_show_is_left_out(three_ways: Path) -> None:
     assert not {"All pairs", "Over time", "Groups at once", "Not measured"} & set(titles)
 
 
+def test_a_stream_is_at_full_speed_at_the_end_of_its_first_interval_there(tmp_path: Path) -> None:
+    soaks = {"config": {"timing": {"interval_s": 0.1}}}
+    run_of(tmp_path, 1, full_speed_s=1.0, **soaks)
+    assert summary_of(tmp_path).full_speed_s()[0] == pytest.approx(1.1)
+
+
 def test_whether_numbers_are_normal_is_said_in_these_words_or_with_the_value(
     tmp_path: Path,
 ) -> None:
@@ -168,3 +174,4 @@ def test_many_pairs_come_first_with_their_symmetry(tmp_path: Path) -> None:
     assert [section.title for section in listed[:2]] == ["Answers", "All pairs"]
     assert re.search(r"\d of 6 pairs (not )?(symmetric|undecided)", listed[0].sentences[0])
     assert not any(text.startswith("Soak") for text in listed[0].sentences)
+    assert all("GB/s (" in text for text in listed[1].sentences), "as the matrix"

@@ -10,7 +10,7 @@ from places import ROOT
 from sample_cases import case_row
 
 from commbench.core.terminal import Terminal
-from commbench.report.side_by_side import side_by_side
+from commbench.report.side_by_side import belong_together, side_by_side
 from commbench.results.load import read_cases
 from commbench.results.recorded import plain_rows
 
@@ -229,6 +229,47 @@ def test_the_sentences_of_all_headings_are_about_one_case_that_all_have() -> Non
     several = large | {"benchmark": "p2p_multi_pair", "pair": "0-2 1-3", "layout": "1x4"}
     for other in (several, large | {"layout": "2x1"}, large | {"stream_threads": "each"}):
         assert sentences(large, other) == [], "which of the two?"
+
+
+def stream(**more: Any) -> dict[str, Any]:
+    values = {"benchmark": "stream", "timing": "soak", "operations_per_sample": 1}
+    rates = {"algbw_gb_per_s": 0.1, "end_gb_per_s": 0.117, "first_second_gb_per_s": 0.08}
+    return measured("tcp", 65536, 1e-3, full_speed_s=1.0, **values, **rates) | more
+
+
+def test_streams_of_several_runs_have_one_table_with_a_line_each() -> None:
+    runs = [stream(streams=count, run_id=str(count)) for count in (1, 4, 36)]
+    latency = [measured("tcp", 8, 1e-6, benchmark="p2p_latency", streams=n) for n in (1, 4)]
+    lines = side_by_side([*runs, *latency], FILE, again="commbench show last").splitlines()
+    assert sum("at the end" in line for line in lines) == 1 + 1, "a table, and its meaning"
+    assert [line.split()[0] for line in lines if " 800 " in line] == ["1", "4", "36"]
+    assert any("1 stream us" in line and "4 streams us" in line for line in lines)
+    assert lines[-1] == "commbench show last --intervals"
+
+
+def test_launches_of_a_stream_are_told_apart() -> None:
+    text = side_by_side([stream(trial=trial, run_id=str(trial)) for trial in (0, 1)], FILE)
+    assert re.search("64 KiB, trial .*\n0 .*\n1 ", text) and "±" not in text
+
+
+def test_streams_between_all_pairs_have_a_matrix_for_each_size() -> None:
+    pairs = [f"{first}-{second}" for first in range(4) for second in range(4)]
+    rows = [
+        stream(pair=pair, layout="4x1", message_bytes=size, run_id=str(size))
+        for size in (4096, 65536)
+        for pair in pairs
+    ]
+    text = side_by_side(rows, FILE)
+    assert text.count("senders down") == 2 and text.count("at the end\n") <= 1
+    assert len(re.findall(r"^\d-\d (?:4|64) KiB ", text, re.MULTILINE)) == 32
+
+
+def test_runs_belong_together_that_differ_in_what_is_compared_or_have_streams() -> None:
+    run = [measured("gloo", 8, 1e-6)]
+    assert not belong_together([run]) and not belong_together([run, run])
+    assert belong_together([run, [measured("mpi", 8, 1e-6)]])
+    assert belong_together([[stream()], [stream()], run])
+    assert not belong_together([[stream()], [stream(end_gb_per_s=None)]])
 
 
 README_SIZES = (8, 512, 32 * 1024, 512 * 1024, 8 * 1024**2)

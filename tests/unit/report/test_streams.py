@@ -43,7 +43,26 @@ def test_each_stream_has_a_line() -> None:
     text = streams_text(NOTE, WIDE).splitlines()
     (line,) = [line for line in text if "0-1" in line]
     assert line.split()[-6:] == ["774", "937", "612", "1.1", "930", "3"]
-    assert len([line for line in text if line.startswith("stream ")]) == 4, "with the heading"
+    assert [line.split()[0] for line in text[:5]] == ["stream", "1x2", "0-1", "1-0", "0-0"]
+    (alone, *_) = [line for line in streams_text(NOTE[:1], WIDE).splitlines() if "0-1" in line]
+    assert alone.startswith("1x2 0-1 16 KiB  ")
+
+
+def test_a_narrow_terminal_still_tells_streams_apart() -> None:
+    axes = [(streams, threads) for streams in (1, 4, 36) for threads in ("each", "one")]
+    rows = [soak("0-1", 612, 937, streams=count, stream_threads=name) for count, name in axes]
+    lines = streams_text(rows, Terminal(80)).splitlines()
+    assert lines[1].startswith("1x2 0-1 16 KiB, streams ") and "Retr" in lines[0]
+    assert [line.split("  ")[0] for line in lines[2:8]] == [
+        f"{count} stream_threads {name}" for count, name in axes
+    ]
+
+
+def test_the_share_of_a_known_line_rate_stands_beside_the_rate() -> None:
+    known = streams_text([soak("0-1", 612, 937, efficiency=0.93, layout="2x1")], WIDE)
+    assert "of limit" in known and known.splitlines()[2].split()[-7:-5] == ["774", "93.0"]
+    assert "of limit" not in streams_text(NOTE, WIDE)
+    assert "of limit" not in streams_text([soak("0-1", 612, 937, efficiency=0.01)], WIDE)
 
 
 def test_what_is_no_soak_of_a_stream_has_none() -> None:
@@ -67,7 +86,8 @@ def test_the_slow_first_seconds_are_a_sentence() -> None:
 def test_a_rate_that_still_rises_has_no_time_to_full_speed() -> None:
     rising = soak("0-1", 612, 937, full_speed_s=None, least_gb_per_s=None)
     assert "may still rise" in stream_sentences([rising])[-1]
-    assert streams_text([rising], WIDE).splitlines()[2].split()[-3:] == ["-", "-", "3"]
+    assert streams_text([rising, NOTE[1]], WIDE).splitlines()[2].split()[-3:] == ["-", "-", "3"]
+    assert "after" not in streams_text([rising], WIDE).splitlines()[1]
 
 
 def test_networks_count_bits() -> None:
