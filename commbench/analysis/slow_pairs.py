@@ -38,7 +38,14 @@ from commbench.core.layout import (
 )
 from commbench.core.states import Row, case_status
 from commbench.core.texts import setting_texts
-from commbench.core.units import format_bytes, format_factor, format_seconds
+from commbench.core.units import (
+    Unit,
+    bit_rate_unit,
+    format_bytes,
+    format_factor,
+    format_seconds,
+    seconds_unit,
+)
 from commbench.core.variables import MAPS, SIZES
 from commbench.results.columns import VARIABLES, hashable
 from commbench.results.flags import warnings_of
@@ -122,6 +129,29 @@ class Matrix:
         """Whether its messages go in one direction, in windows or a stream, so that they have a
         rate."""
         return self.shared["window"] is not None or self.shared["stream_threads"] is not None
+
+    @functools.cached_property
+    def quantity(self) -> tuple[str, Unit]:
+        """The column that shows a pair, and its unit: for messages in one direction the rate, of
+        streams in bits; for others the time."""
+        if not self.is_one_way:
+            return "median_s", seconds_unit(self._middle("median_s"))
+        if self.shared["stream_threads"] is None:
+            return "algbw_gb_per_s", Unit("GB/s", 1.0)
+        return "algbw_gb_per_s", bit_rate_unit(self._middle("algbw_gb_per_s"))
+
+    def _middle(self, column: str) -> float:
+        values = [row[column] for row in self.rows.values() if row[column] is not None]
+        return float(np.median(values)) if values else 0.0
+
+    def number(self, pair: Pair) -> str:
+        """Of a pair, in the unit of `quantity`."""
+        column, unit = self.quantity
+        return unit.text(self.rows[pair][column])
+
+    def number_with_unit(self, pair: Pair) -> str:
+        _, unit = self.quantity
+        return f"{self.number(pair)} {unit.name}"
 
     @property
     def ranks(self) -> list[int]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from commbench.core.layout import Pair
-from commbench.core.states import Row
 from commbench.core.texts import some_of
-from commbench.core.units import format_factor, format_number, format_seconds, plural
+from commbench.core.units import format_factor, plural
 from commbench.stats.interval import Interval
 
 from .slow_pairs import Matrix
@@ -77,17 +76,10 @@ def _apart_text(matrix: Matrix, each: Directions) -> str:
     """`2-0 0.402 GB/s, 0-2 0.940 GB/s (2.34 x)`."""
     first, second = each.slower
     texts = [
-        f"{'-'.join(map(str, pair))} {pair_text(matrix.rows[pair], matrix)}"
+        f"{'-'.join(map(str, pair))} {matrix.number_with_unit(pair)}"
         for pair in (each.slower, (second, first))
     ]
     return f"{', '.join(texts)} ({format_factor(1 + each.difference)})"
-
-
-def pair_text(row: Row, matrix: Matrix) -> str:
-    """The rate of messages in one direction, of others the time."""
-    if not matrix.is_one_way:
-        return format_seconds(row["median_s"])
-    return f"{format_number(row['algbw_gb_per_s'])} GB/s"
 
 
 def _percent(share: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from math import floor, isfinite, log10
 from typing import Any
 
@@ -19,11 +20,24 @@ RATES = {  # GB/s in one of each; bits and bytes are decimal
     "GB/s": 1.0,
     "MB/s": 1e-3,
 }
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _BYTES = {"": 1, "B": 1, "KB": 1000, **_BINARY, **_DECIMAL}
+NO_NUMBER = "-"
 INT_MAX = 2**31 - 1  # of a C int
 MOST_NAMED_PAIRS = 3  # of several that run at once
 NUMBER_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 _UNITS_TEXT = "B, KiB, MiB, GiB, TiB (binary) or kB, MB, GB, TB (decimal)"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """`size`: of one of it, in the unit of the column of cases.parquet."""
+
+    name: str
+    size: float
+
+    def text(self, value: float | None) -> str:
+        return NO_NUMBER if value is None else format_number(value / self.size)
 
 
 def value_text(value: object) -> str:
@@ -93,13 +107,22 @@ def about_bytes(value: float) -> str:
 def format_seconds(value: float | None) -> str:
     """Three significant digits with the unit that fits: 1.23 us, 45.6 ms, 7.89 s."""
     if value is None:
-        return "-"
-    if value < 0:
-        return f"-{format_seconds(-value)}"
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if _rounded(value) >= scale:
-            return f"{format_number(value / scale)} {unit}"
-    return f"{format_number(value / 1e-9)} ns"
+        return NO_NUMBER
+    unit = seconds_unit(value)
+    return f"{unit.text(value)} {unit.name}"
+
+
+def seconds_unit(value: float) -> Unit:
+    """In which a time in seconds has one to three digits before the point."""
+    fitting = (name for name, size in SECONDS.items() if _rounded(abs(value)) >= size)
+    name = next(fitting, "ns")
+    return Unit(name, SECONDS[name])
+
+
+def bit_rate_unit(gb_per_s: float) -> Unit:
+    """Networks count bits: Mb/s up to 10 Gb/s, so that a link of 1 Gb/s has its digits."""
+    name = "Gb/s" if gb_per_s >= 10 * RATES["Gb/s"] else "Mb/s"
+    return Unit(name, RATES[name])
 
 
 def about_duration(seconds: float) -> str:

@@ -27,7 +27,7 @@ from commbench.core.protocols import Entry
 from commbench.core.states import Row, case_status, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
 from commbench.core.texts import shown_value
-from commbench.core.units import format_bytes, format_number, plural, short_pairs
+from commbench.core.units import NO_NUMBER, format_bytes, format_number, plural, short_pairs
 from commbench.core.variables import MODEL_ENGINE, SHOWN, is_number, is_usual
 from commbench.hardware.torch_install import other_torch_text
 from commbench.results.columns import INTERRUPTED, row_order
@@ -50,7 +50,6 @@ from .quantities import (
     ALGBW,
     BUSBW,
     MEDIAN,
-    NO_NUMBER,
     has_bandwidth,
     has_several_pairs,
     is_collective,

@@ -9,9 +9,9 @@ from commbench.analysis.combined import CombinedCases
 from commbench.analysis.fit import by_window
 from commbench.core.states import Row
 from commbench.core.texts import limit_text, message_text, size_text, some_of
-from commbench.core.units import natural_key
+from commbench.core.units import NO_NUMBER, Unit, natural_key
 
-from .quantities import MEDIAN, NO_NUMBER, Quantity, Unit, in_full, quoted, text_with_unit
+from .quantities import MEDIAN, Quantity, in_full, quoted, text_with_unit
 from .section import Section, Table
 
 MOST_SIZES = 20

@@ -17,7 +17,7 @@ from commbench.analysis.case_names import telling
 from commbench.analysis.slow_pairs import Matrix
 from commbench.core.states import Row, case_status
 from commbench.core.texts import limit_text, name_of, size_text
-from commbench.core.units import format_number, format_seconds, natural_key
+from commbench.core.units import format_seconds, natural_key
 from commbench.core.variables import brought_along
 from commbench.results.columns import grouped
 from commbench.stats.interval import Interval
@@ -328,9 +328,9 @@ def pair_matrix(matrix: Matrix, name: str) -> list[Figure]:
         for (first, second), seconds in times.items():
             shade = math.log(seconds / least_s) / math.log(FULL_SCALE) if least_s else 0.0
             shades[place[first], place[second]] = min(1.0, shade)
-    unit = "GB/s" if matrix.is_one_way else "us"
+    _, unit = matrix.quantity
     side = max(2.8, min(9.0, 0.55 * len(ranks)))
-    with _drawn(f"{name} ({unit})", (side, side)) as (axes, made):
+    with _drawn(f"{name} ({unit.name})", (side, side)) as (axes, made):
         axes.imshow(shades, cmap="YlOrBr", vmin=0.0, vmax=1.2)
         axes.grid(False)
         for pair, row in matrix.rows.items():
@@ -338,10 +338,7 @@ def pair_matrix(matrix: Matrix, name: str) -> list[Figure]:
             y = place[pair[0]]
             if len(ranks) <= LARGEST_WITH_NUMBERS:
                 ok = case_status(row) == "ok"
-                value = (
-                    row["algbw_gb_per_s"] if matrix.is_one_way else 1e6 * (row["median_s"] or 0.0)
-                )
-                text = format_number(value) if ok else str(row["status"])[:4]
+                text = matrix.number(pair) if ok else str(row["status"])[:4]
                 axes.annotate(text, (x, y), ha="center", va="center", fontsize=7)
             if pair in matrix.slow:
                 axes.plot(x, y, "s", markersize=22, markerfacecolor="none", color="black")

@@ -6,27 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from commbench.core.states import Row, case_status
-from commbench.core.units import format_number
+from commbench.core.units import NO_NUMBER, SECONDS, Unit
 from commbench.results.intervals import interval_of
 from commbench.stats.interval import Interval
 
-SECONDS: Mapping[str, float] = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 # of rates in GB/s
 RATES: Mapping[str, float] = {"kB/s": 1e-6, "MB/s": 1e-3, "GB/s": 1.0}
 LEAST_SHOWN = 0.01  # a smaller number is written in a smaller unit
 MOST_SHOWN = 100_000.0  # and a column of larger ones in a larger one
-NO_NUMBER = "-"
-
-
-@dataclass(frozen=True)
-class Unit:
-    """`size`: of one of it, in the unit of the column of cases.parquet."""
-
-    name: str
-    size: float
-
-    def text(self, value: float | None) -> str:
-        return NO_NUMBER if value is None else format_number(value / self.size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +44,7 @@ class Quantity:
         return Unit(names[at], sizes[at])
 
 
-MEDIAN = Quantity("median_s", "time", SECONDS, "us")
+MEDIAN = Quantity("median_s", "time", dict(reversed(SECONDS.items())), "us")
 ALGBW = Quantity("algbw_gb_per_s", "bandwidth", RATES, "GB/s")
 BUSBW = Quantity("busbw_gb_per_s", "busbw", RATES, "GB/s")
 # of a collective: its size over time

@@ -17,7 +17,7 @@ from commbench.analysis.group_gains import GAIN_HEADS, GAIN_MEANING, group_gains
 from commbench.analysis.layers import layers_of
 from commbench.analysis.overlaps import OVERLAP_HEADS, OVERLAP_MEANING
 from commbench.analysis.slow_pairs import CLASSES, Matrix
-from commbench.analysis.symmetric_pairs import pair_text
+from commbench.core.layout import pairs_text
 from commbench.core.states import Row
 from commbench.core.texts import message_text
 from commbench.core.units import format_seconds, natural_key, plural
@@ -206,13 +206,11 @@ def _class_sentences(matrix: Matrix, head: str) -> Iterator[str]:
     for name, times in matrix.classes.items():
         fastest, middle, slowest = matrix.extremes(name)
         ends = [
-            f"{pair_text(matrix.rows[pair], matrix)} ({pair[0]}-{pair[1]})"
-            for pair in (fastest, slowest)
+            f"{matrix.number_with_unit(pair)} ({pairs_text([pair])})" for pair in (fastest, slowest)
         ]
-        middle_text = pair_text(matrix.rows[middle], matrix)
         yield (
-            f"{head}: {plural(len(times), 'pair', 'pairs')} {CLASSES[name]}: {middle_text},"
-            f" {ends[0]} to {ends[1]}"
+            f"{head}: {plural(len(times), 'pair', 'pairs')} {CLASSES[name]}:"
+            f" {matrix.number_with_unit(middle)}, {' to '.join(ends)}"
         )
 
 

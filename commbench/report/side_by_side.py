@@ -38,7 +38,7 @@ from commbench.core.texts import (
     size_text,
     span_text,
 )
-from commbench.core.units import natural_key, plural
+from commbench.core.units import NO_NUMBER, Unit, natural_key, plural
 from commbench.core.variables import TABLE, brought_along, is_number
 from commbench.results.columns import grouped, hashable, row_order
 from commbench.results.flags import warnings_of
@@ -50,9 +50,7 @@ from .quantities import (
     ALGBW,
     BUSBW,
     MEDIAN,
-    NO_NUMBER,
     Quantity,
-    Unit,
     has_bandwidth,
     in_full,
     is_collective,

@@ -6,19 +6,16 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import takewhile
+from statistics import median
 
 from commbench.analysis.case_names import case_names
 from commbench.analysis.reference import fact
 from commbench.core.states import Row
 from commbench.core.terminal import TableColumn, Terminal, table_text
 from commbench.core.texts import span_text
-from commbench.core.units import format_number, plural
+from commbench.core.units import NO_NUMBER, Unit, bit_rate_unit, format_number, plural
 from commbench.stats.thresholds import FULL_SPEED_SHARE
 
-from .quantities import NO_NUMBER, Unit
-
-MEGABITS = Unit("Mb/s", 1e-3 / 8)  # in GB/s, as the columns of cases.parquet
-GIGABITS = Unit("Gb/s", 1 / 8)
 RAMP = ("end_gb_per_s", "first_second_gb_per_s", "full_speed_s", "least_gb_per_s", "retransmits")
 HEADS = {  # without the unit; of a narrow terminal the last ones are left out
     "rate\n{unit}": 0,
@@ -47,9 +44,9 @@ def repetition_bytes(row: Row) -> int:
 
 
 def bit_unit(soaks: Sequence[Row]) -> Unit:
-    """One for all: Mb/s up to 10 Gb/s at their ends, so that a link of 1 Gb/s has its digits."""
+    """One for all, which fits the rate at the end of most."""
     ends = [row["end_gb_per_s"] for row in soaks]
-    return GIGABITS if max(ends, default=0.0) >= 10 * GIGABITS.size else MEGABITS
+    return bit_rate_unit(median(ends or [0.0]))
 
 
 def streams_text(rows: Sequence[Row], terminal: Terminal) -> str:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
-from statistics import median
 from typing import Any, ClassVar
 
 from commbench.analysis.slow_pairs import MATRIX_VARIABLES, Matrix
@@ -19,8 +18,6 @@ from commbench.core.terminal import Terminal, printable
 from commbench.core.texts import some_of
 from commbench.core.units import (
     format_bytes,
-    format_number,
-    format_seconds,
     natural_key,
     value_text,
 )
@@ -38,7 +35,6 @@ HEADING_VARIABLES = tuple(column.name for column in VARIABLES if column.name not
 LONGEST_PAIR_TABLE = 12  # rows; more pairs are printed as a matrix
 MAX_MATRIX_RANKS = 16
 WIDEST_MATRIX = 200  # characters, in a file
-SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 MAX_NAMED_PAIRS = 8
 OWN_BUFFERS = (
     "buffers own: each message of a window has memory of its own (osu_bw has one buffer:"
@@ -207,10 +203,7 @@ def matrix_text(matrix: Matrix, named: Sequence[str], terminal: Terminal) -> str
     `named` are the variables to name in the heading. Messages in one direction are shown as rates,
     other cases as times.
     """
-    times = [time for cells in matrix.classes.values() for time in cells.values()]
-    # that fits the median of all cells
-    time_unit = format_seconds(median(times)).split()[1] if times else "us"
-    unit = "GB/s" if matrix.is_one_way else time_unit
+    _, unit = matrix.quantity
     shared = matrix.shared
     more = [
         f"{name} {shared[name]}"
@@ -219,29 +212,27 @@ def matrix_text(matrix: Matrix, named: Sequence[str], terminal: Terminal) -> str
     ]
     head = f"{shared['benchmark']}, {', '.join([format_bytes(shared['message_bytes']), *more])}"
     what = "rate" if any(map(is_stream_soak, matrix.rows.values())) else "median"
-    cells = _matrix_lines(matrix, unit) if len(matrix.ranks) <= MAX_MATRIX_RANKS else []
+    cells = _matrix_lines(matrix) if len(matrix.ranks) <= MAX_MATRIX_RANKS else []
     if not cells or max(map(len, cells)) > (terminal.width or WIDEST_MATRIX):
         cells = []
-        head = f"{head}: {what} in {unit}"
+        head = f"{head}: {what} in {unit.name}"
     else:
         mark = ", ! slow" if matrix.slow else ""
-        head = f"{head}: {what} in {unit}, senders down, receivers across{mark}"
-    lines = _class_lines(matrix, unit)
+        head = f"{head}: {what} in {unit.name}, senders down, receivers across{mark}"
+    lines = _class_lines(matrix)
     if symmetry := symmetry_text(matrix):
         lines.append(f"  {symmetry}")
     text = [head, *cells, *map(terminal.paragraph, lines), *_note_lines(matrix)]
     return printable("\n".join(text))
 
 
-def _matrix_lines(matrix: Matrix, unit: str) -> list[str]:
+def _matrix_lines(matrix: Matrix) -> list[str]:
     ranks = matrix.ranks
     cells = dict.fromkeys(itertools.product(ranks, repeat=2), ".")
     for pair, row in matrix.rows.items():
         mark = "!" if pair in matrix.slow else ""
         cells[pair] = (
-            f"{mark}{_pair_number(row, unit)}"
-            if case_status(row) == "ok"
-            else str(row["status"])[:4]
+            f"{mark}{matrix.number(pair)}" if case_status(row) == "ok" else str(row["status"])[:4]
         )
     width = max(map(len, [*cells.values(), *map(str, ranks)]))
     side = len(str(ranks[-1]))
@@ -253,24 +244,15 @@ def _matrix_lines(matrix: Matrix, unit: str) -> list[str]:
     return [f"  {'  '.join(line)}" for line in lines]
 
 
-def _pair_number(row: Row, unit: str) -> str:
-    return format_number(
-        row["algbw_gb_per_s"] if unit == "GB/s" else row["median_s"] / SECONDS[unit]
-    )
-
-
-def _class_lines(matrix: Matrix, unit: str) -> list[str]:
+def _class_lines(matrix: Matrix) -> list[str]:
     """Median, fastest and slowest pair of each class."""
     lines = []
     for name, times in matrix.classes.items():
         fastest, middle, slowest = matrix.extremes(name)
-        ends = [
-            f"{_pair_number(matrix.rows[pair], unit)} {pairs_text([pair])}"
-            for pair in (fastest, slowest)
-        ]
-        median_text = _pair_number(matrix.rows[middle], unit)
         lines.append(
-            f"  {name}: {median_text} in {len(times)} pairs, fastest {ends[0]}, slowest {ends[1]}"
+            f"  {name}: {matrix.number(middle)} in {len(times)} pairs,"
+            f" fastest {matrix.number(fastest)} {pairs_text([fastest])},"
+            f" slowest {matrix.number(slowest)} {pairs_text([slowest])}"
         )
     return lines
 

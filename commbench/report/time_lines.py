@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from commbench.core.states import Row
 from commbench.core.terminal import TableColumn, Terminal, table_text
-from commbench.core.units import format_number, format_seconds
+from commbench.core.units import NO_NUMBER, Unit, format_number, format_seconds
 
-from .quantities import NO_NUMBER, Unit
 from .streams import repetition_bytes
 
 MOST_LINES = 20  # of one case, unless all are asked for

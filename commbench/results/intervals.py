@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from commbench.core.states import Row, case_status
 from commbench.results.columns import GOOD_LEVEL
-from commbench.stats.interval import ORDER_OF_MAGNITUDE, Certainty, Interval
+from commbench.stats.interval import CERTAIN, ORDER_OF_MAGNITUDE, Certainty, Interval
 
 
 def interval_of(row: Row, column: str = "median_s") -> Interval | None:
@@ -66,9 +66,9 @@ def interval_note(intervals: Iterable[Interval]) -> str:
 
 
 def marks_note(intervals: Collection[Interval]) -> str:
-    """`~: up to ±30 %; ?: wider`: what the marks of these values say of their intervals."""
-    limit = f"up to ±{100 * ORDER_OF_MAGNITUDE:.0f} %"
-    wider = "wider" if all(each.is_known for each in intervals) else "wider or no interval"
-    meanings: dict[Certainty, str] = {"~": f"~: {limit}", "?": f"?: {wider}"}
+    """`~: over ±5 %; ?: over ±30 %`: what the marks of these values say of their intervals."""
+    limits: dict[Certainty, float] = {"~": CERTAIN, "?": ORDER_OF_MAGNITUDE}
     seen = {each.certainty for each in intervals}
-    return "; ".join(text for mark, text in meanings.items() if mark in seen)
+    texts = [f"{mark}: over ±{100 * limits[mark]:.0f} %" for mark in limits if mark in seen]
+    no_interval = "" if all(each.is_known for each in intervals) else " or no interval"
+    return "; ".join(texts) + no_interval

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from commbench.core.terminal import Terminal
-from commbench.report.streams import MEGABITS
+from commbench.core.units import RATES, Unit
 from commbench.report.time_lines import StreamLine
 
 WIDE = Terminal(120)
+MBIT = Unit("Mb/s", RATES["Mb/s"])
 STEP_NS = 100_000_000
 SENDER_AHEAD_NS = 10**15  # of the sender's clock
 
@@ -45,7 +46,7 @@ def cells(text: str) -> list[list[str]]:
 
 def test_an_interval_is_a_line_as_iperf3_prints_it() -> None:
     """Whatever the clocks of the two hosts say."""
-    text = line([323, 720, 937], resent=[4, 4, 9, 10]).text("0-1", MEGABITS, WIDE)
+    text = line([323, 720, 937], resent=[4, 4, 9, 10]).text("0-1", MBIT, WIDE)
     assert text.startswith("0-1: 24.8 MB in 0.30 s, 660 Mb/s")
     assert [row[:7] for row in cells(text)] == [
         ["0.00", "0.10", "4.04", "323", "0", "10", "2"],
@@ -56,9 +57,7 @@ def test_an_interval_is_a_line_as_iperf3_prints_it() -> None:
 
 @pytest.mark.parametrize(("every", "lines"), [(False, 20), (True, 100)])
 def test_many_intervals_share_a_line_unless_each_is_asked_for(every: bool, lines: int) -> None:
-    text = line([100.0] * 100, resent=[float(n) for n in range(101)]).text(
-        "0-1", MEGABITS, WIDE, every
-    )
+    text = line([100.0] * 100, resent=[float(n) for n in range(101)]).text("0-1", MBIT, WIDE, every)
     rows = cells(text)
     assert len(rows) == lines
     assert {row[3] for row in rows} == {"100"}
@@ -66,7 +65,7 @@ def test_many_intervals_share_a_line_unless_each_is_asked_for(every: bool, lines
 
 
 def test_without_the_senders_counters_a_line_has_its_rate() -> None:
-    rows = cells(line([323, 720], resent=[]).text("0-1", MEGABITS, WIDE))
+    rows = cells(line([323, 720], resent=[]).text("0-1", MBIT, WIDE))
     assert [row[3:7] for row in rows] == [["323", "-", "-", "-"], ["720", "-", "-", "-"]]
 
 
@@ -75,13 +74,13 @@ def test_the_rate_of_a_line_is_its_transfer_over_its_time() -> None:
     found = StreamLine(repetition_bytes=1000)
     received = {"interval.repetitions": [1000.0] * 3, "interval.busy_s": [0.1, 0.08, 0.05]}
     found.add(counters(received, begin_ns=5))
-    text = found.text("0-1", MEGABITS, WIDE)
+    text = found.text("0-1", MBIT, WIDE)
     assert [row[3] for row in cells(text)] == ["80.0", "80.0", "160"]
     assert text.startswith("0-1: 3.00 MB in 0.25 s, 96.0 Mb/s")
 
 
 def test_one_interval_is_no_line() -> None:
-    assert line([323], resent=[]).text("0-1", MEGABITS, WIDE) == ""
+    assert line([323], resent=[]).text("0-1", MBIT, WIDE) == ""
 
 
 def test_an_interval_in_which_nothing_was_measured_has_no_rate() -> None:
@@ -89,5 +88,5 @@ def test_an_interval_in_which_nothing_was_measured_has_no_rate() -> None:
     found = StreamLine(repetition_bytes=1000)
     received = {"interval.repetitions": [10.0, 0.0, 10.0], "interval.busy_s": [0.1, 0.0, 0.1]}
     found.add(counters(received, begin_ns=5))
-    text = found.text("0-1", MEGABITS, WIDE).splitlines()
+    text = found.text("0-1", MBIT, WIDE).splitlines()
     assert [row.split()[3] for row in text[-3:]] == ["0.800", "-", "0.800"]
