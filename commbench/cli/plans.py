@@ -191,7 +191,8 @@ def _plan_sums(settings: Settings, lines: Sequence[_PlanLine]) -> str:
     )
     rounds = f" ({pairs:,} pairs)" if pairs else ""
     noun = "case" if cases == 1 else "cases"
+    word = "about" if settings.timing.repetitions is None else "at most"
     return (
-        f"{what}: {cases:,} {noun}{rounds}, {measured:,} to measure, about {total}; nothing was"
+        f"{what}: {cases:,} {noun}{rounds}, {measured:,} to measure, {word} {total}; nothing was"
         " started"
     )

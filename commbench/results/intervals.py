@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from commbench.core.states import Row, case_status
 from commbench.results.columns import GOOD_LEVEL
@@ -65,10 +65,16 @@ def interval_note(intervals: Iterable[Interval]) -> str:
     return f"±: {100 * min(levels):.3g} % confidence interval over {' or '.join(over)}"
 
 
-def marks_note(intervals: Collection[Interval]) -> str:
+def marks_note(intervals: Iterable[Interval]) -> str:
     """`~: over ±5 %; ?: over ±30 %`: what the marks of these values say of their intervals."""
     limits: dict[Certainty, float] = {"~": CERTAIN, "?": ORDER_OF_MAGNITUDE}
-    seen = {each.certainty for each in intervals}
-    texts = [f"{mark}: over ±{100 * limits[mark]:.0f} %" for mark in limits if mark in seen]
-    no_interval = "" if all(each.is_known for each in intervals) else " or no interval"
-    return "; ".join(texts) + no_interval
+    meanings: dict[Certainty, set[str]] = {"": set(), "~": set(), "?": set()}
+    for each in intervals:
+        if each.certainty:
+            limit = f"over ±{100 * limits[each.certainty]:.0f} %"
+            meanings[each.certainty].add(limit if each.is_known else "no interval")
+    return "; ".join(
+        f"{mark}: {' or '.join(sorted(meanings[mark], reverse=True))}"
+        for mark in limits
+        if meanings[mark]
+    )

@@ -200,7 +200,9 @@ class Reporter:
         launches = run.get("launches", {})
         if launches.get("planned", 1) > 1:
             cases = f"launch {len(launches['began'])} of {launches['planned']}: {cases}"
-        texts = filter(None, (f"about {bound}", os.environ.get(BUSY)))
+        # how long so many repetitions take is not known yet
+        word = "at most" if timing.get("repetitions") else "about"
+        texts = filter(None, (f"{word} {bound}", os.environ.get(BUSY)))
         line = f"{cases}, {', '.join(texts)}: {run['folder']}"
         print(printable(line), file=sys.stderr, flush=True)
         self._bar = None if self._has_parent else bar_or_none()

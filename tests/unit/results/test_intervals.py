@@ -55,7 +55,9 @@ def test_marks_are_explained_where_they_stand() -> None:
     plain, vague = Interval(1.0, 0.98, 1.02), Interval(1.0, 0.9, 1.1)
     assert marks_note([plain]) == ""
     assert marks_note([plain, vague]) == "~: over ±5 %"
-    assert marks_note([vague, Interval(1.0)]) == "~: over ±5 %; ?: over ±30 % or no interval"
+    assert marks_note([vague, Interval(1.0)]) == "~: over ±5 %; ?: no interval"
+    wide = Interval(1.0, 0.1, 1.1)
+    assert marks_note([wide, Interval(1.0)]) == "?: over ±30 % or no interval"
 
 
 def test_the_note_names_the_level_that_all_reach() -> None:
