@@ -22,6 +22,7 @@ from commbench.core.states import Row
 from commbench.core.texts import name_of
 from commbench.results.columns import grouped, hashable
 from commbench.results.load import read_rows, row_dicts
+from commbench.results.run_folder import mapping_or_empty
 
 from .case_names import differing
 from .cold_start import CASE_KEY, intervals_of_soaks
@@ -116,8 +117,9 @@ def documents(
 
 def interval_s(record: Mapping[str, Any]) -> float:
     """Of the soaks of a run; 0 where its run.json does not say it."""
-    config: Any = record.get("config") or {}
-    return float((config.get("timing") or {}).get("interval_s") or 0.0)
+    timing = mapping_or_empty(mapping_or_empty(record.get("config")).get("timing"))
+    interval = timing.get("interval_s")
+    return float(interval) if isinstance(interval, int | float) else 0.0
 
 
 def _document(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from commbench.benchmarks.stream import Stream
@@ -18,7 +18,7 @@ BUFFERS = ("rmem", "wmem")  # of the kernel: least, first and largest bytes
 def settings_texts(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[str]:
     """`in effect: btl_tcp_links=36 (environment)`; `without effect: ...`; of streams `tcp: initial
     window 10 segments, cubic, ...`."""
-    settings = [each for run in runs for each in run.get("settings") or ()]
+    settings = [each for run in runs for each in _settings_in(run)]
     idle = dict.fromkeys(problem_texts(settings))
     has_streams = any(row["benchmark"] == Stream.name for row in rows)
     connections = dict.fromkeys(map(_tcp_text, runs)) if has_streams else ()
@@ -27,6 +27,14 @@ def settings_texts(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> li
         *([f"without effect: {'; '.join(idle)}"] if idle else []),
         *filter(None, connections),
     ]
+
+
+def _settings_in(run: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
+    """Nothing where somebody has written another type there."""
+    settings = run.get("settings")
+    for each in settings if isinstance(settings, list) else ():
+        if {"name", "value", "source"} <= set(mapping_or_empty(each)):
+            yield each
 
 
 def _tcp_text(run: Mapping[str, Any]) -> str:

@@ -291,6 +291,8 @@ RUNS: dict[str, Any] = {
         "config": {ESCAPE: ESCAPE},
     },
     "config a list": {"config": [1], "world": 7, "started_at": 7},
+    "settings a number": {"settings": 7, "config": {"timing": {"interval_s": "x"}}},
+    "settings of another form": {"settings": [7, {"name": ESCAPE}]},
 }
 
 
