@@ -12,16 +12,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
 from commbench.core.layout import ACROSS_NODES, SAME_NODE, SELF, Layout, Pair
 from commbench.core.states import Row
 from commbench.core.units import RATES, parse_bytes, parse_pairs
-
-if TYPE_CHECKING:
-    pass
 
 FOLDER = "data/reference"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # of C: ten times as fast

@@ -309,6 +309,24 @@ def findings_in(compared: Sequence[Matrix]) -> list[Finding]:
     return sorted(worst_findings, key=lambda finding: (KINDS.index(finding.kind), -finding.ratio))
 
 
+def told_once(findings: Sequence[Finding]) -> list[Finding]:
+    """Without the pairs of a slow rank, and without the directions of a slow pair."""
+    slow = {_link(finding) for finding in findings if finding.kind == "slow"}
+    return [
+        finding
+        for finding in findings
+        if finding.kind == "rank"
+        or (finding.kind == "slow" and finding.rank is None)
+        or (finding.kind == "asymmetric" and _link(finding) not in slow)
+    ]
+
+
+def _link(finding: Finding) -> tuple[str | None, str, str, frozenset[str]]:
+    """The pair of a finding without its direction, in its run, layout and benchmark."""
+    ends = frozenset((finding.pair or "").split("-"))
+    return finding.run_id, finding.layout, finding.benchmark, ends
+
+
 def _findings_of(matrix: Matrix, compared: Sequence[Matrix]) -> Iterator[Finding]:
     shared = matrix.shared
     message_bytes = int(shared["message_bytes"])

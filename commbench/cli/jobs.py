@@ -36,7 +36,7 @@ from commbench.core.terminal import (
     printable,
     table_text,
 )
-from commbench.core.variables import TABLE
+from commbench.core.variables import NAMES, TABLE
 from commbench.results.load import load_run
 from commbench.results.recorded import recorded_rows
 from commbench.results.run_folder import new_folder, read_record
@@ -52,6 +52,8 @@ GUIDELINES = "guidelines"  # experiments
 HERE = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 STATUSES = ("ok", "failed", "invalid", "skipped")
 PART = "part="  # not shown in titles: the words after it are the overrides of that part
+# keys that the name of a case tells
+IN_NAMES = {"sizes", "pairs", "trial", *NAMES} - {"timing"}
 # a Hydra launcher with these starts a task for each rank
 SLURM_KEYS = ("nodes", "tasks_per_node", "partition")
 
@@ -272,21 +274,21 @@ def swept(
 
 
 def _are_side_by_side(jobs: Sequence[Job]) -> bool:
-    """Whether they differ in what is compared (backend, label, environment, ...), or have streams,
-    which share a table."""
+    """Whether they differ in what is compared (backend, label, environment, ...), or are streams
+    that differ in what their names say, which share a table."""
     if any(job.settings.stage != NO_STAGE for job in jobs):
         return len({job.settings.backend.name for job in jobs}) > 1
-    if sum(map(_has_stream_soaks, jobs)) > 1:
-        return True
     words = chain.from_iterable(differing_words(jobs))
     changed = {word.partition("=")[0].partition(".")[0] for word in words}
-    return not changed.isdisjoint(("label", *(each.name for each in TABLE if each.beside)))
+    if not changed.isdisjoint(("label", *(each.name for each in TABLE if each.beside))):
+        return True
+    return changed <= IN_NAMES and all(map(_has_only_stream_soaks, jobs))
 
 
-def _has_stream_soaks(job: Job) -> bool:
+def _has_only_stream_soaks(job: Job) -> bool:
     settings = job.settings
     is_soak = settings.timing.duration_s is not None
-    return is_soak and any(isinstance(each, Stream) for each in settings.benchmarks)
+    return is_soak and all(isinstance(each, Stream) for each in settings.benchmarks)
 
 
 def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:

@@ -61,12 +61,17 @@ def problem_texts(records: Iterable[Mapping[str, str]]) -> list[str]:
 
 
 def effect_text(records: Iterable[Mapping[str, str]]) -> str:
-    """`in effect: btl_tcp_links=36 (environment)`, by source; empty where nothing has an effect."""
-    by_source: dict[str, set[str]] = {}
+    """`in effect: btl_tcp_links=36 (environment)`, by source; `btl_tcp_links=1 or 36` of several
+    runs; empty where nothing has an effect."""
+    values: dict[str, dict[str, set[str]]] = {}  # by source and name
     for each in records:
         if "problem" not in each:
-            by_source.setdefault(each["source"], set()).add(f"{each['name']}={each['value']}")
-    texts = [f"{' '.join(sorted(named))} ({source})" for source, named in by_source.items()]
+            named = values.setdefault(each["source"], {})
+            named.setdefault(each["name"], set()).add(each["value"])
+    texts = []
+    for source, named in values.items():
+        settings = (f"{name}={' or '.join(sorted(own))}" for name, own in sorted(named.items()))
+        texts.append(f"{' '.join(settings)} ({source})")
     return f"in effect: {'; '.join(texts)}" if texts else ""
 
 

@@ -21,12 +21,12 @@ from commbench.analysis.overlaps import (
     overlap_cells,
     overlap_results,
 )
-from commbench.analysis.slow_pairs import Matrix, findings_in, matrices
+from commbench.analysis.slow_pairs import Matrix, findings_in, matrices, told_once
 from commbench.core.layout import Layout
 from commbench.core.protocols import Entry
 from commbench.core.states import Row, case_status, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
-from commbench.core.texts import shown_value
+from commbench.core.texts import shown_value, some_of
 from commbench.core.units import NO_NUMBER, format_bytes, format_number, plural, short_pairs
 from commbench.core.variables import MODEL_ENGINE, SHOWN, is_number, is_usual
 from commbench.hardware.torch_install import other_torch_text
@@ -329,22 +329,11 @@ def _number_columns(rows: Sequence[Row]) -> list[tuple[TableColumn, list[str]]]:
 def _finding_lines(
     run: Mapping[str, Any], compared: Sequence[Matrix], terminal: Terminal
 ) -> list[str]:
-    """A line for each rank and pair that differs from its class, but not for the pairs of a slow
-    rank, nor for the two directions of a slow pair."""
-    findings = findings_in(compared)
-    slow = {(finding.benchmark, finding.pair) for finding in findings if finding.kind == "slow"}
-    shown = [
-        finding
-        for finding in findings
-        if finding.kind == "rank"
-        or (finding.kind == "slow" and finding.rank is None)
-        or (finding.kind == "asymmetric" and (finding.benchmark, finding.pair) not in slow)
-    ]
-    lines = [f"  {finding.text_with_host(run)}" for finding in shown[:MOST_FINDINGS]]
-    if len(shown) > MOST_FINDINGS:
-        lines.append(
-            f"  ... and {len(shown) - MOST_FINDINGS} more: commbench.slow_pairs('{run['folder']}')"
-        )
+    """A line for each rank and pair that differs from its class."""
+    texts = [finding.text_with_host(run) for finding in told_once(findings_in(compared))]
+    lines = [f"  {text}" for text in some_of(texts, MOST_FINDINGS)]
+    if len(texts) > MOST_FINDINGS:
+        lines[-1] += f": commbench.slow_pairs('{run['folder']}')"
     rule = (
         f"slow: takes more than {SLOW_FACTOR} x the median time of the other pairs of its class"
         " (self, same node, other node)"

@@ -73,11 +73,10 @@ Columns = list[tuple[TableColumn, list[str]]]  # with their cells
 
 
 def belong_together(runs: Sequence[Sequence[Row]]) -> bool:
-    """Whether the rows of these runs differ in what stands side by side, or have streams, which
+    """Whether the rows of these runs differ in what stands side by side, or are of streams, which
     share a table."""
-    with_streams = [rows for rows in runs if any(map(is_stream_soak, rows))]
-    differ = len(runs) > 1 and differing([*chain(*runs)], BESIDE)
-    return bool(differ) or len(with_streams) > 1
+    rows = [*chain(*runs)]
+    return len(runs) > 1 and (bool(differing(rows, BESIDE)) or all(map(is_stream_soak, rows)))
 
 
 def side_by_side(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Sequence
-from itertools import takewhile
+from collections.abc import Iterator, Sequence
+from itertools import count, takewhile
+from operator import itemgetter
 from statistics import median
 
 from commbench.analysis.case_names import case_names
@@ -14,6 +14,7 @@ from commbench.core.states import Row
 from commbench.core.terminal import TableColumn, Terminal, table_text
 from commbench.core.texts import span_text
 from commbench.core.units import NO_NUMBER, Unit, bit_rate_unit, format_number, plural
+from commbench.results.columns import grouped
 from commbench.stats.thresholds import FULL_SPEED_SHARE
 
 RAMP = ("end_gb_per_s", "first_second_gb_per_s", "full_speed_s", "least_gb_per_s", "retransmits")
@@ -66,18 +67,28 @@ def streams_text(rows: Sequence[Row], terminal: Terminal) -> str:
 
 
 def _names(soaks: Sequence[Row]) -> tuple[str, list[str]]:
-    """The heading with what all of their names begin with, and the rest of each; of several
-    launches of a case with their number."""
-    names = case_names(soaks)
-    counts = Counter(names)
-    words = [
-        WORD_END.split(f"{name}, trial {row['trial']}" if counts[name] > 1 else name)
-        for name, row in zip(names, soaks, strict=True)
-    ]
+    """The heading with what all of their names begin with, and the rest of each."""
+    words = [WORD_END.split(name) for name in _numbered(case_names(soaks), soaks)]
     alike = takewhile(lambda column: len({*column}) == 1, zip(*words, strict=False))
-    count = min(len([*alike]), *(len(each) - 1 for each in words)) if len(words) > 1 else 1
-    benchmark, *shared = words[0][:count]
-    return f"{benchmark}\n{' '.join(shared)}", [" ".join(each[count:]) for each in words]
+    shared_words = min(len([*alike]), *(len(each) - 1 for each in words)) if len(words) > 1 else 1
+    benchmark, *shared = words[0][:shared_words]
+    return f"{benchmark}\n{' '.join(shared)}", [" ".join(each[shared_words:]) for each in words]
+
+
+def _numbered(names: Sequence[str], soaks: Sequence[Row]) -> Iterator[str]:
+    """Several runs of a case with their trials, or their numbers where these do not tell them
+    apart."""
+    runs = grouped(zip(names, soaks, strict=True), itemgetter(0))
+    trials = {name: [row["trial"] for _, row in own] for name, own in runs.items()}
+    numbers = {name: count(1) for name in runs}
+    for name, row in zip(names, soaks, strict=True):
+        number = next(numbers[name])
+        if len(runs[name]) == 1:
+            yield name
+        elif len(set(trials[name])) == len(trials[name]):
+            yield f"{name}, trial {row['trial']}"
+        else:
+            yield f"{name}, run {number}"
 
 
 def _cells(row: Row, unit: Unit) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from commbench.analysis.machines import Machine, machines_of, rank_differences, 
 from commbench.analysis.normal import FAST, NO_VALUE, SLOW, Judged, judge
 from commbench.analysis.overlaps import overlap_cells, overlap_results
 from commbench.analysis.reference import references
-from commbench.analysis.slow_pairs import UNUSABLE, Matrix, findings, matrices
+from commbench.analysis.slow_pairs import UNUSABLE, Matrix, findings, matrices, told_once
 from commbench.analysis.symmetric_pairs import symmetry_text
 from commbench.core.errors import ConfigError
 from commbench.core.states import Row, case_status
@@ -414,8 +414,7 @@ class Summary:
     def _slow_links(self) -> Iterator[str]:
         if self.unjudged_pairs:
             yield self.unjudged_pairs
-        found = findings(self.pairs)
-        shown = [finding for finding in found if finding.kind != "slow" or finding.rank is None]
+        shown = told_once(findings(self.pairs))
         records = {str(record.get("run_id")): record for record in self.results.records}
         for finding in shown[:MOST_SENTENCES]:
             record = records.get(str(finding.run_id), {})

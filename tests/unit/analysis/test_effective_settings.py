@@ -39,6 +39,6 @@ def test_settings_of_several_runs_are_told_together() -> None:
     idle = {"problem": "messages take ob1/sm"}
     texts = settings_texts([mpi("1"), mpi("36"), mpi("4", **idle), mpi("4", **idle)], [])
     assert texts == [
-        "in effect: btl_tcp_links=1 btl_tcp_links=36 (environment)",
+        "in effect: btl_tcp_links=1 or 36 (environment)",
         "without effect: btl_tcp_links=4 (environment): messages take ob1/sm",
     ]

@@ -92,3 +92,10 @@ def test_networks_count_bits() -> None:
     assert bit_unit([soak("0-1", 612, 937)]).name == "Mb/s"
     assert bit_unit([soak("0-1", 612, 25_400)]).name == "Gb/s"
     assert bit_unit([*NOTE, soak("0-0", 612, 25_400)]).name == "Mb/s", "which fits most"
+
+
+def test_runs_of_one_stream_have_numbers_where_their_trials_do_not_tell_them_apart() -> None:
+    twice = [soak("0-1", 612, 937, trial=0), soak("0-1", 612, 938, trial=0)]
+    assert [line.split()[0] for line in streams_text(twice, WIDE).splitlines()[2:4]] == ["1", "2"]
+    trials = [soak("0-1", 612, 937, trial=number) for number in (4, 7)]
+    assert [line.split()[0] for line in streams_text(trials, WIDE).splitlines()[2:4]] == ["4", "7"]
