@@ -65,7 +65,8 @@ CHAPTERS = (
                 " thread each, 72 threads in all, carry about what one stream does.",
             ),
             Scene(
-                f"experiment=ec2_streams part=1 limit={LINE:g}Mb/s streams=[1,4]",
+                f"experiment=ec2_streams part=1 limit={LINE:g}Mb/s streams=[1,4,36]"
+                " stream_threads=[each]",
                 ("at the end", PUBLISHED),
                 f"The share of the line rate, on virtual hosts with {ENHANCED:g} Mb/s. `limit`"
                 f" states the line rate: here {LINE:g} Mb/s, there `limit=100Gb/s`. Here one"
@@ -74,8 +75,8 @@ CHAPTERS = (
             ),
             Scene(
                 "show last --intervals",
-                ("streams 4 stream_threads one: ",),
-                "Its intervals with four connections, as `iperf3 -P 4` prints their sum.",
+                ("streams 4: ",),
+                "Its intervals with four connections, as iperf prints their sum.",
             ),
             Scene(
                 "experiment=ec2_streams scale=cpu part=2",
@@ -182,6 +183,8 @@ CHAPTERS = (
                 "experiment=mvapich_cloud scale=cpu",
                 ("±: ", "messages/s", PUBLISHED),
                 "MPICH stands for MVAPICH2-X, which has its binary interface.",
+                figure="p2p_latency: time",
+                caption="Latency over size, Open MPI and MPICH.",
             ),
         ),
         "EFA ([clusters.md](clusters.md) has its facts) and InfiniBand. Applications are out of"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_cases import case_row
 
-from commbench.analysis.slow_pairs import findings, matrices
+from commbench.analysis.slow_pairs import findings, matrices, told_once
 from commbench.stats.thresholds import SLOW_FACTOR
 
 Pair = tuple[int, int]
@@ -91,6 +91,14 @@ def test_the_text_says_how_slow_and_against_what() -> None:
     )
     assert (slow.run_id, slow.benchmark, slow.message_bytes) == ("r", "p2p_latency", 1024)
     assert slow.ratio == asymmetric.ratio == pytest.approx(2.05)
+
+
+def test_no_direction_of_a_slow_pair_is_told_again() -> None:
+    found = findings(world(4, {(0, 2): 5.0, (2, 0): 20.0}))
+    assert [finding.pair for finding in found] == ["0-2", "2-0"], (
+        "both directions, one of them twice"
+    )
+    assert [finding.kind for finding in told_once(found)] == ["slow"]
 
 
 @pytest.mark.parametrize(("size", "ranks_per_node"), [(4, 4), (4, 2), (6, 3), (8, 8)])
