@@ -66,7 +66,8 @@ class Compared:
 
     @property
     def ratio(self) -> float:
-        """Ours over the published value; over the nearer end of a range, 1 within it."""
+        """Ours over the published value; over the nearer end of a range, 1 within it, also where
+        one bound is published and met."""
         return self.point.beyond(self.ours)
 
     @property

@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import permutations
 from pathlib import Path
@@ -217,7 +218,7 @@ def collect_peer_access() -> Facts:
 
 
 def peer_facts() -> Facts:
-    """These facts as this process sees the GPUs.
+    """These facts as this process sees the GPUs; a value that CUDA refuses is a missing key.
 
     GPUs have NVML's indices; one that NVML does not know has its CUDA ordinal, as `cuda2`.
     """
@@ -232,8 +233,9 @@ def peer_facts() -> Facts:
             pair = f"peer.{names[source]}-{names[target]}"
             ends = (cuda.device(source), cuda.device(target))
             for key, attribute in PEER_ATTRIBUTES.items():
-                value = cuda.number("cuDeviceGetP2PAttribute", attribute, *ends)
-                facts[f"{pair}.{key}"] = value if key == "performance_rank" else bool(value)
+                with suppress(CudaError):
+                    value = cuda.number("cuDeviceGetP2PAttribute", attribute, *ends)
+                    facts[f"{pair}.{key}"] = value if key == "performance_rank" else bool(value)
     except CudaError as error:
         return {"peer.reason": str(error)}
     return facts

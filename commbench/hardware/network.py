@@ -15,7 +15,7 @@ import psutil
 
 from commbench.core.errors import ConfigError
 from commbench.core.units import natural_key, parse_rate
-from commbench.results.network_cards import active_ports_of, interfaces_of, ports_of
+from commbench.results.network_cards import interfaces_of, ports_of, usable_ports_of
 
 from .sources import (
     MASKED,
@@ -330,7 +330,7 @@ def networks_behind(variable: str, value: str, facts: Facts) -> str | None:
             interfaces[name] = f"{own['network']} at {rate}"
     ports = {
         name: f"{own.get('link_layer')} at {own['rate_gbit_per_s']:g} Gb/s"
-        for name, own in active_ports_of(facts).items()
+        for name, own in usable_ports_of(facts).items()
         if "rate_gbit_per_s" in own
     }
     if variable.startswith("NCCL_"):

@@ -2,7 +2,7 @@
 compared runs.
 
 A fact is a dotted name in run.json's `provenance.nodes`, such as `host.kernel`. The first row with
-a matching pattern counts; a pattern is a name, or begins or ends with *.
+a matching pattern counts; a pattern is a name in which * is any text (fnmatch).
 
 ranks     what a difference between the ranks of a world means
             error    the ranks can't be measured together: a ConfigError, or a warning with
@@ -89,6 +89,9 @@ _TABLE = """
     limits.shm_free_bytes                 | ignore  | any      | ignore | yes
     limits.*swap*                         | ignore  | any      | ignore | yes
     ipc.platform.*                        | ignore  | any      | ignore | yes
+    gpu.*.virtualization                  | ignore  | any      | ignore | yes
+    *.nvlink_version                      | ignore  | any      | ignore | yes
+    *.can_access                          | ignore  | any      | ignore | yes
     *.ipv4                                | node    | any      | show   | yes
     *.uuid                                | node    | any      | show   | yes
     *                                     | record  | any      | show   | yes

@@ -34,6 +34,11 @@ def ports_of(facts: Mapping[str, Any]) -> Devices:
 
 
 def active_ports_of(facts: Mapping[str, Any]) -> Devices:
+    """Those whose state is known to be ACTIVE."""
+    return {name: own for name, own in ports_of(facts).items() if own.get("state") == "ACTIVE"}
+
+
+def usable_ports_of(facts: Mapping[str, Any]) -> Devices:
     """Those that are not known to be down."""
     ports = ports_of(facts)
     return {name: own for name, own in ports.items() if own.get("state", "ACTIVE") == "ACTIVE"}
@@ -55,8 +60,8 @@ def interface_rails(facts: Mapping[str, Any]) -> list[str]:
 
 
 def port_rails(facts: Mapping[str, Any]) -> list[str]:
-    """The active InfiniBand and RoCE ports (mlx5_0:1) of a node that are as fast as the fastest."""
-    ports = active_ports_of(facts)
+    """The usable InfiniBand and RoCE ports (mlx5_0:1) of a node that are as fast as the fastest."""
+    ports = usable_ports_of(facts)
     rates = {
         name: own["rate_gbit_per_s"] for name, own in ports.items() if "rate_gbit_per_s" in own
     }

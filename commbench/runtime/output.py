@@ -187,6 +187,7 @@ class Reporter:
         self._state = State()
         self._finished = set[str]()  # cases
         self._unfinished = dict[str, int]()  # visits of each case that has been begun
+        self._left = Counter[int]()  # these cases by their visits
         self._has_parent = PROGRESS in os.environ
         self._bar: Bar | None = None
         self._pass_begun_s = time.monotonic()
@@ -222,15 +223,18 @@ class Reporter:
         ended = []
         for row in rows:
             case_id = row["case_id"]
+            if case_id in self._unfinished:
+                self._left -= Counter([self._unfinished.pop(case_id)])  # drops counts of 0
             if row["stop_reason"] in UNFINISHED:
                 self._finished.discard(case_id)
-                self._unfinished[case_id] = row.get("visits") or 1
+                visits = row.get("visits") or 1
+                self._unfinished[case_id] = visits
+                self._left[visits] += 1
                 continue
             # one that was finished before is written again, with another warning
             if case_id not in self._finished:
                 ended.append(row)
             self._finished.add(case_id)
-            self._unfinished.pop(case_id, None)
         self._count()
         slowest = max(rows, key=lambda row: row["median_s"] or 0.0)
         number = format_seconds(slowest["median_s"])
@@ -244,7 +248,7 @@ class Reporter:
     def _count(self) -> None:
         """Find which pass this is, how many cases it has visited, and the share that is done."""
         state = self._state
-        left = Counter(self._unfinished.values())  # cases by their visits
+        left = self._left
         begun = len(self._finished) + len(self._unfinished)
         cases = max(state.cases, begun)
         before = state.number

@@ -76,12 +76,16 @@ def hosts_of_file(text: str) -> tuple[str, ...]:
 
 def hosts_of_words(words: Iterable[str]) -> tuple[str, ...]:
     """The hosts of names, addresses and Slurm's lists. Raises ConfigError."""
-    expanded = [host for word in words for host in _expanded(word)]
-    for host in expanded:
+    return tuple(dict.fromkeys(host for word in words for host in hosts_of_word(word)))
+
+
+def hosts_of_word(word: str) -> Iterator[str]:
+    """The same of one word, expanded no further than is asked for: a list may name 100,000."""
+    for host in _expanded(word):
         if not HOST_NAME.fullmatch(host):
             _refuse_address(host)
             raise ConfigError(f"{host!r} is not a host; write names or addresses, without slots")
-    return tuple(dict.fromkeys(expanded))
+        yield host
 
 
 def _of_line(words: list[str]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from commbench.core.protocols import Backend, Launcher
 from commbench.hardware.mpi_library import find
 from commbench.runtime.rendezvous import exported_identity, store_at
 
-from .host_list import hosts_of_words
+from .host_list import hosts_of_word
 
 ALLOCATED = "SLURM_JOB_NUM_NODES"
 PMI = {"openmpi": "pmix", "mpich": "pmi2"}  # how a rank of that library finds its world under srun
@@ -139,9 +139,9 @@ def step_address(environ: Mapping[str, str]) -> tuple[str, int]:
 
 
 def first_host(nodes: str) -> str:
-    """`n03` of Slurm's list `n[03-05,9],m1`; raises ConfigError for any other text."""
+    """`n03` of Slurm's list `n[03-05,9],m1`; raises ConfigError for a text without one."""
     try:
-        return hosts_of_words([nodes])[0]
+        return next(hosts_of_word(nodes))
     except ConfigError as error:
         raise ConfigError(
             f"Slurm exports no usable node list ({nodes!r}): export MASTER_ADDR (the host of"

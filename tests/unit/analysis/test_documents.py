@@ -184,6 +184,8 @@ def test_a_stand_in_is_named_and_a_bound_is_met_or_not(rate: float, said: str) -
     label = "shared_memory"
     found = case("p2p_latency", MPI, 10**6, "1x2", label=label, pair="0-1", algbw_gb_per_s=rate)
     (document,) = measured("mlbench_p2p", found)
+    (compared,) = document.compared
+    assert (compared.ratio == 1) == (said == "within")
     (line,) = (line for line in text_of(document).splitlines() if "two GPUs" in line)
     assert "limit of PCIe (1 MB); here: shared memory" in line and line.endswith(said)
     on_gpus = found | {"device": "cuda", "label": ""}

@@ -43,6 +43,7 @@ def port(layer: str, state: str = "ACTIVE") -> dict[str, str]:
         *MACHINES,
         (port("InfiniBand"), INFINIBAND),
         (port("InfiniBand", "DOWN"), None),
+        ({"network.rdma.mlx5_0:1.link_layer": "InfiniBand"}, None),  # of an unknown state
         (port("Ethernet"), ROCE),
         ({**GOOGLE, **port("Ethernet"), "network.pci.1ae0:0042": 2}, GIB),  # a3-ultragpu-8g
         # EFA has RDMA ports, too

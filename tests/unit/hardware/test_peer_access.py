@@ -99,3 +99,9 @@ def test_a_gpu_that_cuda_cannot_name_is_a_reason(tmp_path: Path) -> None:
     assert facts(tmp_path, machine) == {
         "peer.reason": "cuDeviceGetPCIBusId: CUDA_ERROR_INVALID_DEVICE (101)"
     }
+
+
+def test_a_value_that_cuda_refuses_is_missing_and_no_other(tmp_path: Path) -> None:
+    machine = "\n".join([h100(0), h100(1, "fails cuDeviceGetP2PAttribute 801")])
+    table = facts(tmp_path, machine)
+    assert {key.split(".")[1] for key in table} == {"0-1"} and len(table) == 3

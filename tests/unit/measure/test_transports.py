@@ -304,12 +304,17 @@ def test_all_ranks_tell_and_rank_0_knows(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize(("state", "nodes"), [("ACTIVE", {1}), ("DOWN", set())])
 def test_nodes_with_an_active_port_are_known(state: str, nodes: set[int]) -> None:
-    provenance = [{"network.rdma.mlx5_0:1.state": "DOWN"}, {"network.rdma.mlx5_0:1.state": state}]
-    world = World(0, 2, ((0,), (1,)), (0,))
+    unknown = {"network.rdma.mlx5_0:1.rate_gbit_per_s": 400.0}
+    provenance = [
+        {"network.rdma.mlx5_0:1.state": "DOWN"},
+        {"network.rdma.mlx5_0:1.state": state},
+        unknown,
+    ]
+    world = World(0, 3, ((0,), (1,), (2,)), (0,))
     run = {"provenance": {"nodes": provenance}}
-    evidence = gather_evidence(world, Control(2), {}, run, LogReader())  # type: ignore[arg-type]
+    evidence = gather_evidence(world, Control(3), {}, run, LogReader())  # type: ignore[arg-type]
     assert evidence.rdma_nodes == nodes == set(evidence.expected)
-    assert evidence.nodes == (0, 1)
+    assert evidence.nodes == (0, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -349,6 +354,7 @@ TWO = PORT | {
         (TWO, {"transport": "tcp"}, ETHERNET),
         (TWO, {}, None),  # MPI may take either
         ({"network.rdma.mlx5_0:1.state": "DOWN"}, {}, ETHERNET),
+        ({"network.rdma.mlx5_0:1.rate_gbit_per_s": 400.0}, {}, ETHERNET),  # of an unknown state
         ({}, {}, ETHERNET),
     ],
 )

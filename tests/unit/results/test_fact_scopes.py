@@ -32,6 +32,10 @@ WORDS = {
         ("host.hostname", "node", "equal", "show"),
         ("host.kernel", "record", "equal", "show"),
         ("host.load_1min", "ignore", "any", "ignore"),
+        ("host.virtualization", "record", "any", "show"),
+        ("gpu.0.virtualization", "ignore", "any", "ignore"),
+        ("gpu.0.nvlink_version", "ignore", "any", "ignore"),
+        ("peer.0-1.can_access", "ignore", "any", "ignore"),
         ("limits.memlock_bytes", "record", "any", "show"),
     ],
 )

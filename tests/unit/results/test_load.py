@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from flipped_bits import flipped, read_as_other
+from flipped_bits import flipped
 
 import commbench
 from commbench.analysis.fit import families
@@ -29,37 +28,7 @@ from commbench.report.summary import read_results
 from commbench.results.columns import arrow_schema
 from commbench.results.load import load_run, read_rows
 
-FIXED = ("timing=fixed", "timing.repetitions=5", "timing.warmup_repetitions=1", "timing.warmup_s=0")
 CASES = 3
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A real run at its end."""
-    output = tmp_path_factory.mktemp("finished")
-    words = (
-        "backend=simulated",
-        "writer=parquet",
-        "benchmark=all_reduce",
-        "sizes=[8,16,24]",
-        *FIXED,
-    )
-    return commbench.run(*words, f"output={output}")
-
-
-@pytest.fixture(scope="module")
-def killed(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same run as it would be without its end: a part a case, and half a file aside."""
-    folder = tmp_path_factory.mktemp("killed") / finished.name
-    (folder / "parts").mkdir(parents=True)
-    shutil.copy(finished / "run.json", folder)
-    cases = pq.read_table(finished / "cases.parquet")
-    samples = pq.read_table(finished / "samples.parquet")
-    for index, case_id in enumerate(cases["case_id"].to_pylist()):
-        chosen = samples.filter(pa.compute.equal(samples["case_id"], case_id))
-        pq.write_table(chosen, folder / "parts" / f"{index:06d}.samples.parquet")
-        pq.write_table(cases.slice(index, 1), folder / "parts" / f"{index:06d}.cases.parquet")
-    return folder
 
 
 def files(folder: Path) -> list[Path]:
@@ -148,59 +117,9 @@ def test_each_file_tells_its_schema_version(killed: Path, tmp_path: Path) -> Non
             commbench.load(path, skip_damaged=True)
 
 
-def test_foreign_tables_are_named(killed: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(killed, folder)
-    part = folder / "parts" / "000009.cases.parquet"
-    pq.write_table(pa.table({"city": ["x"]}), part)
-    with pytest.raises(
-        CommbenchError,
-        match=r"000009\.cases\.parquet is not a table of cases: it has the columns city",
-    ):
-        commbench.load(folder)
-    part.unlink()
-    (folder / "run.json").write_text("[1]")
-    with pytest.raises(
-        CommbenchError, match=r"run\.json is not the record of a run: it holds a list"
-    ):
-        commbench.load(folder)
-
-
-def test_results_may_be_added_within_a_version(finished: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(finished, folder)
-    file = folder / "cases.parquet"
-    rows = pq.read_table(file)
-    later = rows.drop_columns(["clock_error_s"]).append_column("colour", pa.nulls(len(rows)))
-    pq.write_table(later, file)
-    seen = commbench.load(folder)
-    assert list(seen.columns) == arrow_schema("cases").names
-    assert seen["clock_error_s"].isna().all()
-    assert seen["median_s"].equals(commbench.load(finished)["median_s"])
-    pq.write_table(rows.drop_columns(["sync"]), file)
-    with pytest.raises(
-        CommbenchError, match=r"cases\.parquet is not a table of cases: .* but not sync;"
-    ):
-        commbench.load(folder)
-
-
 def test_an_empty_run_has_all_columns(killed: Path, tmp_path: Path) -> None:
     shutil.copy(killed / "run.json", tmp_path)
     assert list(commbench.load(tmp_path).columns) == arrow_schema("cases").names
-
-
-def test_a_variable_that_earlier_rows_lack_has_its_default_and_a_result_is_null(
-    finished: Path, tmp_path: Path
-) -> None:
-    rows = pq.read_table(finished / "cases.parquet")
-    earlier = tmp_path / "earlier.parquet"
-    pq.write_table(rows.drop_columns(["bind", "timer", "env", "source"]), earlier)
-    cases = commbench.load(earlier)
-    assert set(cases["bind"]) == {"auto"}
-    assert set(cases["timer"]) == {"host"}
-    assert set(cases["env"]) == {"{}"}
-    assert cases["source"].isna().all()
-    assert list(cases.columns) == list(commbench.load(finished).columns)
 
 
 def test_a_run_of_an_earlier_version_is_neither_read_nor_resumed(
@@ -339,13 +258,6 @@ def test_the_package_tells_what_it_has_and_imports_nothing_for_it() -> None:
         )
 
 
-@pytest.mark.parametrize("table", ["cases", "samples"])
-def test_a_flipped_bit_is_never_another_number(finished: Path, tmp_path: Path, table: str) -> None:
-    file = tmp_path / f"{table}.parquet"
-    shutil.copy(finished / file.name, file)
-    assert read_as_other(file, table) == 0
-
-
 def test_a_flipped_bit_is_told_in_one_line(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -360,12 +272,3 @@ def test_a_flipped_bit_is_told_in_one_line(
             assert status == 0 or (
                 len(err.splitlines()) == 1 and f"{run}/cases.parquet can't be read: " in err
             )
-
-
-def test_columns_are_found_in_files_of_other_programs(finished: Path, tmp_path: Path) -> None:
-    """Theirs have no schema of Arrow, whose names are compared."""
-    rows = pq.read_table(finished / "cases.parquet")
-    pq.write_table(rows, tmp_path / "theirs.parquet", store_schema=False)
-    assert (
-        list(commbench.load(tmp_path / "theirs.parquet").median_s) == rows["median_s"].to_pylist()
-    )

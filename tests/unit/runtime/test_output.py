@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -237,6 +238,26 @@ def test_passes_and_their_cases_are_counted(
         "pass 2 of 3: 0 ns; 1 of 2 cases need more visits",
         "[2/2] a 1x2 8 B: 2.00 us",
     ]
+
+
+def test_a_visit_costs_the_same_among_many_cases(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(PROGRESS, "1")
+    row = {"benchmark": "barrier", "layout": "1x2", "pair": None, "message_bytes": 0}
+    row |= {"status": "ok", "median_s": 2e-6, "visits": 1, "stop_reason": "interrupted"}
+
+    def visit_s(cases: int) -> float:
+        reporter = Reporter()
+        reporter.begin({"cases": cases, "at_most_s": 2.0, "folder": str(tmp_path)})
+        for case in range(cases - 500):
+            reporter.finished([row | {"case_id": str(case)}])
+        begun_s = time.process_time()
+        for case in range(cases - 500, cases):
+            reporter.finished([row | {"case_id": str(case)}])
+        return time.process_time() - begun_s
+
+    assert visit_s(8000) < 4 * min(visit_s(500) for _ in range(3))
 
 
 DRAFT = r"""

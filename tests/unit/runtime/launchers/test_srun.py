@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 
 import pytest
@@ -69,6 +70,13 @@ def test_every_form_of_a_list_is_read_as_slurm_reads_it(
     scontrol: Callable[..., str], nodes: str, first: str
 ) -> None:
     assert first_host(nodes) == first == scontrol("hostnames", nodes).split()[0]
+
+
+def test_the_hosts_after_the_first_are_not_read() -> None:
+    assert first_host("n01,bad host:4") == "n01"
+    begin_s = time.process_time()
+    assert first_host("nid[000001-120000]") == "nid000001"
+    assert time.process_time() - begin_s < 0.05
 
 
 @given(st.text(alphabet="ab019[],-. ()\n", max_size=12) | st.text(max_size=8))
