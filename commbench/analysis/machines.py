@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from commbench.core.units import about_bytes, natural_key, plural
-from commbench.hardware.topology import TOPOLOGY_FACT
+from commbench.hardware.topology import matrix_text
 from commbench.results.columns import grouped
 from commbench.results.network_cards import interfaces_of
 from commbench.results.run_folder import mapping_or_empty
@@ -43,8 +43,8 @@ Record = Mapping[str, Any]  # a run.json
 
 @dataclass(frozen=True)
 class Machine:
-    """Nodes with equal facts: host names, facts as (name, text), topology as nvidia-smi printed
-    it. Where their processes were allowed other cores, the fact has all those numbers."""
+    """Nodes with equal facts: host names, facts as (name, text), topology by matrix_text. Where
+    their processes were allowed other cores, the fact has all those numbers."""
 
     hosts: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
@@ -71,19 +71,15 @@ def machines_of(records: Iterable[Record]) -> list[Machine]:
         text = "; ".join(
             f"{key}={value}" for key, value in first.items() if not key.startswith("environment.")
         )
-        topology = _text_of(first, TOPOLOGY_FACT)
-        reason = _text_of(first, "topology.reason")
-        machines.append(Machine(hosts, _facts_together(nodes), topology, reason, text))
+        topology, reason = matrix_text(first), first.get("topology.reason")
+        missing = None if topology or not reason else str(reason)
+        machines.append(Machine(hosts, _facts_together(nodes), topology, missing, text))
     return machines
-
-
-def _text_of(node: Mapping[str, Any], key: str) -> str | None:
-    return str(node[key]) if node.get(key) else None
 
 
 def _machine_key(node: Mapping[str, Any]) -> tuple[Any, ...]:
     facts = [fact for fact in _facts(node) if fact[0] != CORES_ALLOWED]
-    return (*facts, str(node.get(TOPOLOGY_FACT) or ""))
+    return (*facts, matrix_text(node))
 
 
 def _facts_together(nodes: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from textwrap import fill
+from textwrap import fill, indent
 from typing import Any
 
 from commbench.config.compose import ConfigComposer, resolved
@@ -21,11 +21,19 @@ from commbench.config.targets import construct
 from commbench.core.errors import ConfigError
 from commbench.core.extras import how_to_install, is_installed
 from commbench.core.protocols import Backend
-from commbench.core.terminal import TableColumn, Terminal, first_line, paragraphs, table_text
+from commbench.core.terminal import (
+    TableColumn,
+    Terminal,
+    first_line,
+    paragraphs,
+    printable,
+    table_text,
+)
 from commbench.core.units import format_bytes, natural_key, plural
 from commbench.hardware import host, machine_facts, mpi_library, resource_limits
 from commbench.hardware.library_settings import problem_texts, settings_of
 from commbench.hardware.sources import ROOT, fact_text, run_command
+from commbench.hardware.topology import matrix_text
 from commbench.hardware.torch_install import other_torch_text
 from commbench.measure.plan import plan
 from commbench.measure.plan_facts import PlanFacts
@@ -41,6 +49,10 @@ WIDTH = 100  # of the text of --keys
 HYDRA_LINES = ("  - _self_", "  # Hydra", "  - override hydra")  # of config.yaml
 PEER_FACTS = ("access", "native_atomics", "performance_rank")
 MOST_PAIRS = 8  # that a line names
+NCCL_FACTS = (
+    *("versions.nccl_wheel", "versions.nccl_system"),
+    *("versions.torch_cuda", "versions.torch_hip"),  # a torch for GPUs may contain its own
+)
 KEYED_GROUPS = ("backend", "timing", "launcher")  # whose files have keys that people set
 # by the values of in_place that an operation supports: in place, out of place; None: no matter
 FORM_NAMES = {
@@ -101,6 +113,7 @@ def machine_text(
         "network": _network_lines(facts),
         "libraries": [
             *_mpi_lines(),
+            *([] if any(key in facts for key in NCCL_FACTS) else [("NCCL", "none found")]),
             *(
                 (key.removeprefix("versions."), str(facts[key]))
                 for key in sorted(facts)
@@ -110,10 +123,14 @@ def machine_text(
         "GPU": _gpu_lines(facts),
         "backends": [(name, reason or "can run here") for name, reason in problems.items()],
     }
-    lines = []
+    terminal = Terminal.of(sys.stdout)
+    texts = {}
     for title, section in sections.items():
-        lines += [title, *(f"  {name:<24} {text}" for name, text in section)]
-    return paragraphs(lines, Terminal.of(sys.stdout), " " * len(f"  {'':<24} "))
+        lines = [title, *(f"  {name:<24} {text}" for name, text in section)]
+        texts[title] = paragraphs(lines, terminal, " " * len(f"  {'':<24} "))
+    if (matrix := matrix_text(facts)) is not None:
+        texts["GPU"] += "\n" + indent(printable(matrix), "  ")
+    return "\n".join(texts.values())
 
 
 def _host_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -218,16 +235,14 @@ def _launcher_note(library: mpi_library.MpiLibrary, on_path: str) -> str:
 
 
 def _gpu_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    topology = facts.get("topology.reason") or "nvidia-smi topo -m answers"
-    if "topology.rocm_smi_showtopo" in facts:
-        topology = "rocm-smi --showtopo answers"
-    lines = [("topology", str(topology))]
+    lines = []
     if "gpu.driver_version" in facts:
         newest = facts.get("gpu.cuda_driver_version")
         cuda = "" if newest is None else f", CUDA {newest} at most"
         driver = f"{facts['gpu.driver_version']}{cuda}, {facts['gpu.count']} GPU(s)"
         lines.append(("driver", driver))
-    return [*lines, *_peer_lines(facts)]
+    matrix = "the matrix below" if matrix_text(facts) else facts.get("topology.reason", "unknown")
+    return [*lines, *_peer_lines(facts), ("topology", str(matrix))]
 
 
 def _peer_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:

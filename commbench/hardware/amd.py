@@ -15,6 +15,7 @@ from typing import Any
 
 from .nvml import bus_id
 from .sources import Facts, NoReading, command_output, fact_text
+from .topology import ROCM_TOPOLOGY_FACT
 
 DRIVER = Path("/dev/kfd")  # by which ROCm reaches the kernel driver
 AMD_SMI = ("amd-smi", "static", "--asic", "--bus", "--vram", "--driver", "--json")
@@ -48,7 +49,7 @@ def collect() -> Facts:
         "gpu.driver_version": known[0]["driver_version"],
     }
     with suppress(NoReading):
-        facts["topology.rocm_smi_showtopo"] = command_output(TOPOLOGY, TIMEOUT_S)
+        facts[ROCM_TOPOLOGY_FACT] = command_output(TOPOLOGY, TIMEOUT_S)
     for number, gpu in enumerate(known):
         facts |= {f"gpu.{number}.{key}": gpu[key] for key in DESCRIBED}
     return {key: value for key, value in facts.items() if value is not None}

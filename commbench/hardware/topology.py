@@ -16,6 +16,7 @@ from .sources import LONGEST_MESSAGE, Facts, NoReading, command_output, fact_tex
 
 COMMAND = "nvidia-smi"
 TOPOLOGY_FACT = "topology.nvidia_smi_topo_m"
+ROCM_TOPOLOGY_FACT = "topology.rocm_smi_showtopo"
 TIMEOUT_S = 30.0  # without its persistence daemon the driver initialises one GPU after the other
 NOT_AVAILABLE = "N/A"
 SAME_GPU = "SELF"
@@ -144,6 +145,13 @@ def collect(timeout_s: float = TIMEOUT_S) -> Facts:
         return {TOPOLOGY_FACT: table}
     message = fact_text(first_line(table))[:LONGEST_MESSAGE]
     return {TOPOLOGY_FACT: None, "topology.reason": f"{COMMAND} shows no GPU: {message}"}
+
+
+def matrix_text(facts: Mapping[str, object]) -> str | None:
+    """The table as `nvidia-smi` or `rocm-smi` shows it on a terminal, without the underlining of
+    its header; None if there is none."""
+    text = facts.get(ROCM_TOPOLOGY_FACT) or facts.get(TOPOLOGY_FACT)
+    return _ANSI.sub("", str(text)).expandtabs().rstrip() if text else None
 
 
 def node_record(facts: Mapping[str, object]) -> dict[str, Any] | None:

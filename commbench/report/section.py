@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
+from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
 
 MOST_ROWS = 500  # of a table on the page
 LONGEST_CELL = 24  # characters; a longer text may take several lines on a terminal
@@ -69,7 +69,7 @@ def no_figures() -> Sequence[Figure]:
 
 @dataclass(frozen=True)
 class Section:
-    """Sentences, tables and notes; the page has the figures and the texts, too.
+    """Sentences, tables, texts and notes; the page has the figures, too.
 
     `figures` draws them. `texts` are shown as they are. On the page a folded section is opened by a
     click. `is_on_terminal`: whether the terminal has it.
@@ -94,6 +94,7 @@ class Section:
             terminal.styled(terminal.paragraph(self.title), "bold"),
             paragraphs(listed, terminal),
             *(table.text(terminal, top) for table in self.tables),
+            *map(printable, self.texts),
             paragraphs(self.notes, terminal),
         ]
         return "\n".join(filter(None, parts))

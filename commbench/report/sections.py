@@ -276,7 +276,11 @@ def _origins(summary: Summary) -> Iterator[Section]:
     titles = dict.fromkeys(title for machine in machines for title, _ in machine.facts)
     rows = [(title, *(values.get(title, "-") for values in facts)) for title in titles]
     rows.sort(key=lambda row: len(set(row[1:])) == 1)  # what differs comes first
-    topologies = [machine.topology for machine in machines if machine.topology]
+    topologies = [
+        f"topology of {name}\n{machine.topology}"
+        for name, machine in zip(names, machines, strict=True)
+        if machine.topology
+    ]
     reasons = dict.fromkeys(
         machine.topology_reason for machine in machines if machine.topology_reason
     )

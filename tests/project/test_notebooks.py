@@ -111,6 +111,12 @@ def test_the_results_are_of_real_runs() -> None:
     assert set(cases.status) == {"ok"} and (cases.wrong_elements == 0).all()
 
 
+def test_the_quiz_is_shown_with_both_kinds_of_buffers() -> None:
+    cells = read(HERE / "02_backends_and_layouts.ipynb").cells
+    (shown,) = [text for cell in cells for text in texts(cell) if "wrong_elements" in text]
+    assert {"own", "shared"} <= set(shown.split())
+
+
 def test_kept_results_have_the_rows_of_all_runs_and_no_host_name(tmp_path: Path) -> None:
     results = tmp_path / "results"
     for number in (0, 1):

@@ -18,6 +18,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from places import HARDWARE_TEXTS
 from shown_gpus import hgx, shown
 
 import commbench
@@ -26,6 +27,7 @@ from commbench.cli import main as main_module
 from commbench.cli.doctor import doctor as doctor_command
 from commbench.cli.doctor import folder_problems, machine_text
 from commbench.hardware import machine_facts
+from commbench.hardware.topology import parse_topo
 from commbench.runtime.exit_protocol import read_ends
 
 pytestmark = pytest.mark.usefixtures("outside_any_world")
@@ -276,6 +278,33 @@ def test_doctor_shows_what_people_of_clusters_look_for_first() -> None:
     assert "2 pairs of GPUs access True, native atomics False, performance rank 0: 0-1, 1-0" in text
     nothing = " ".join(machine_text({}, [], {}).split())
     assert "network none no interface but loopback RDMA devices none" in nothing
+
+
+@pytest.mark.parametrize("name", ["topo_k80x8.txt", "topo_dgx_a100.txt"])
+def test_doctor_prints_the_topology_matrix_of_a_driver(
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table = HARDWARE_TEXTS / name
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f'#!/bin/sh\n[ "$*" = "topo -m" ] && cat {table}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert doctor_command([]) == 0
+    text = capsys.readouterr().out
+    assert parse_topo(text.partition("\nGPU\n")[2]) == parse_topo(table.read_text())
+    assert "\x1b" not in text and "\\" not in text.partition("\nGPU\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_missing"),
+    [({}, True), ({"versions.nccl_system": "2.27.7"}, False), ({"versions.torch_hip": "7"}, False)],
+)
+def test_doctor_says_that_no_nccl_is_found(facts: dict[str, str], is_missing: bool) -> None:
+    lines = [line.split() for line in machine_text(facts, [], {}).splitlines()]
+    assert (["NCCL", "none", "found"] in lines) == is_missing
 
 
 def test_doctor_gives_all_facts_to_other_programs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from commbench.hardware import amd, gpu
+from commbench.hardware.topology import ROCM_TOPOLOGY_FACT, matrix_text
 
 NAME = "AMD Instinct MI300X"
 DRIVER = "6.10.5"
@@ -87,7 +88,8 @@ def test_rocm_smi_answers_where_amd_smi_does_not(install: Install) -> None:
     install("rocm-smi", "--showtopo", TOPOLOGY)
     install("rocm-smi", "--showproductname", WARNING + json.dumps(ROCM_SMI))
     facts = gpu.collect()
-    assert facts.pop("topology.rocm_smi_showtopo").split() == TOPOLOGY.split()
+    assert str(matrix_text(facts)).split() == TOPOLOGY.split()
+    assert facts.pop(ROCM_TOPOLOGY_FACT)
     assert facts == FACTS
 
 

@@ -13,6 +13,7 @@ from gpu_cases import BRIDGED, matrix, planned, table
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commbench.core.terminal import printable
 from commbench.hardware import topology
 from commbench.hardware.topology import RankGpu, link_between, parse_topo, shared_link
 
@@ -72,6 +73,13 @@ def test_texts_without_a_table(text):
 def test_unknown_cells_and_short_rows_are_kept_as_far_as_they_go():
     links = parse_topo("\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tC2C\t0-3\nGPU1 0-3\n")
     assert links == {"GPU0 GPU0": "X", "GPU0 GPU1": "C2C"}
+
+
+@pytest.mark.parametrize("name", [name for name, _, _ in TABLES])
+def test_the_matrix_for_people_has_the_same_links_and_nothing_to_act_on(saved, name):
+    text = topology.matrix_text({topology.TOPOLOGY_FACT: saved(name)})
+    assert parse_topo(text) == parse_topo(saved(name))
+    assert printable(text) == text
 
 
 def fake(folder: Path, script: str) -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from generated_results import run_of
+from places import HARDWARE_TEXTS
 
 import commbench
 from commbench.core.terminal import Terminal
 from commbench.core.units import format_seconds
+from commbench.hardware.topology import TOPOLOGY_FACT, parse_topo
 from commbench.report.distributions import RawData, read_raw_data
 from commbench.report.section import Section, report_text
 from commbench.report.sections import sections
@@ -99,6 +101,15 @@ def test_machines_are_one_table_in_which_what_differs_comes_first(tmp_path: Path
     (facts,) = [table for table in tables if table.heads[0] == "fact"]
     assert list(facts.heads) == ["fact", "n0", "n1"]
     assert list(facts.rows) == [("kernel", "6.1", "6.12"), ("CPU", "Test CPU", "Test CPU")]
+
+
+def test_the_topology_matrix_stands_with_the_machines_on_a_terminal(tmp_path: Path) -> None:
+    table = (HARDWARE_TEXTS / "topo_dgx_a100.txt").read_text()
+    node = {"host.hostname": "n0", TOPOLOGY_FACT: table, "topology.reason": None}
+    run_of(tmp_path, 0, provenance={"nodes": [node]})
+    text = by_title(summary_of(tmp_path))["Machines"].text(30, Terminal(80))
+    assert parse_topo(text.partition("\ntopology of n0\n")[2]) == parse_topo(table)
+    assert "\\" not in text and "No topology matrix" not in text
 
 
 def test_every_measured_case_is_listed_by_name_and_size(three_ways: Path) -> None:

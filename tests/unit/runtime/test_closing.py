@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,13 @@ import pytest
 from commbench.runtime.closing import closing_text, record_closing
 
 WARNING = "WARNING: IPC handles are still open"
+RULER = "-" * 74
+IPC_WARNING = (  # as Open MPI prints it
+    RULER,
+    "The call to cuIpcCloseMemHandle failed. This is a warning and the program",
+    "will continue to run.",
+    RULER,
+)
 AFTER = "after the last result the ranks"
 SLOW_END = f"""
 import atexit, os, sys, time
@@ -57,9 +65,13 @@ def test_a_short_and_silent_end_is_recorded_only(world: Any) -> None:
         (1.0, ["a", "b"], f"{AFTER} took 1.0 s to end, and printed 2 lines: a"),
         (None, [], None),
         (None, ["a"], f"{AFTER} printed 1 line: a"),
+        (20.3, IPC_WARNING, f"{AFTER} took 20.3 s to end, and printed 4 lines: {IPC_WARNING[1]}"),
+        (1.0, [RULER], f"{AFTER} took 1.0 s to end, and printed 1 line: {RULER}"),
     ],
 )
-def test_what_is_noteworthy(seconds: float | None, printed: list[str], text: str | None) -> None:
+def test_what_is_noteworthy(
+    seconds: float | None, printed: Sequence[str], text: str | None
+) -> None:
     assert closing_text({"seconds": seconds, "printed": printed}) == text
 
 
