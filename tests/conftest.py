@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -109,6 +109,16 @@ def impatient_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch asks DNS for the name of 127.0.0.1 with each connection; where no one answers, that
     takes 5 s."""
     monkeypatch.setenv("RES_OPTIONS", "timeout:1 attempts:1")
+
+
+@pytest.fixture(autouse=True)
+def no_safe_path_left() -> Iterator[None]:
+    """A command sets PYTHONSAFEPATH for the processes that it starts; the test's process goes on,
+    and starts scripts that import what lies beside them."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    yield
+    if before is None:
+        os.environ.pop("PYTHONSAFEPATH", None)
 
 
 @pytest.fixture(autouse=True)

@@ -29,11 +29,10 @@ FAST = (
 
 @pytest.fixture
 def swept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
     """swept(words): exit status, stdout and stderr of `commbench -m`, in this process: no job of it
     starts processes."""
-    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # main sets it, for this test alone
 
     def sweep(*words: str) -> tuple[int, str, str]:
         status = main(["-m", *words, *FAST, f"output={tmp_path / 'results'}"])

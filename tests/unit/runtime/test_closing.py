@@ -23,9 +23,9 @@ IPC_WARNING = (  # as Open MPI prints it
 AFTER = "after the last result the ranks"
 SLOW_END = f"""
 import atexit, os, sys, time
-def end():
-    print({WARNING!r}, file=sys.stderr, flush=True)
+def end():  # rank 0 has printed its results when the warning comes
     time.sleep(3.5)
+    print({WARNING!r}, file=sys.stderr, flush=True)
 if os.environ.get("OMPI_COMM_WORLD_RANK") == "1":
     atexit.register(end)
 """
@@ -38,7 +38,7 @@ def recorded(folder: Path, **values: Any) -> Path:
     return folder
 
 
-def test_a_rank_that_warns_and_sleeps_in_its_end_is_told(world: Any, tmp_path: Path) -> None:
+def test_a_rank_that_sleeps_and_warns_in_its_end_is_told(world: Any, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(SLOW_END)
     run = world(
         *("commbench", "backend=mpi", "layout=1x2", "benchmark=p2p_latency", "sizes=[8]"),
