@@ -22,10 +22,9 @@ from commbench.core.states import Row
 from commbench.core.texts import name_of
 from commbench.results.columns import grouped, hashable
 from commbench.results.load import read_rows, row_dicts
-from commbench.results.run_folder import mapping_or_empty
 
 from .case_names import differing
-from .cold_start import CASE_KEY, intervals_of_soaks
+from .cold_start import CASE_KEY, intervals_of_soaks, until_full_speed
 from .fit import key
 from .reference import UNITS, Point, Reference, fact, of_experiment
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 OVER_TIME = "rate_gb_per_s"  # of intervals, not a column of the rows
-FULL_SPEED = "full_speed_s"
 GIVEN = ("world_size", "message_bytes")  # what a program was given: no result to compare
 EXPERIMENT = "experiment="  # among the overrides in run.json
 REPEATED = ("pair", "window")  # alike cases differ in these; a window may shrink with the size
@@ -110,16 +108,8 @@ def documents(
         measured = cases[cases["run_id"].isin(ids) & (cases["status"] == "ok")]
         if values and len(measured):
             where = [folders[run] for run in ids if run in folders]
-            steps_s = {str(record.get("run_id")): interval_s(record) for record in own}
-            found.append(_document(str(name), values, measured, where, steps_s))
+            found.append(_document(str(name), values, measured, where, own))
     return found
-
-
-def interval_s(record: Mapping[str, Any]) -> float:
-    """Of the soaks of a run; 0 where its run.json does not say it."""
-    timing = mapping_or_empty(mapping_or_empty(record.get("config")).get("timing"))
-    interval = timing.get("interval_s")
-    return float(interval) if isinstance(interval, int | float) else 0.0
 
 
 def _document(
@@ -127,9 +117,9 @@ def _document(
     values: Sequence[Reference],
     cases: pd.DataFrame,
     folders: Sequence[Path],
-    steps_s: Mapping[str, float],
+    records: Sequence[Mapping[str, Any]],
 ) -> Document:
-    rows = [_at_its_end(row, steps_s) for row in row_dicts(cases)]
+    rows = until_full_speed(row_dicts(cases), records)
     is_timed = any(each.column == OVER_TIME for each in values)
     intervals = _read_intervals(cases, folders) if is_timed else None
     compared: list[Compared] = []
@@ -144,14 +134,6 @@ def _document(
     met = {id(each.reference) for each in compared}
     missing = dict.fromkeys(each.title_of_table for each in values if id(each) not in met)
     return Document(name, tuple(compared), tuple(missing))
-
-
-def _at_its_end(row: Row, steps_s: Mapping[str, float]) -> Row:
-    """The row with the end of its first interval at full speed in place of the start: tools print
-    the time at which an interval ends."""
-    if row.get(FULL_SPEED) is None:
-        return row
-    return {**row, FULL_SPEED: row[FULL_SPEED] + steps_s.get(str(row["run_id"]), 0.0)}
 
 
 def _stand_in(reference: Reference, row: Row) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commbench.analysis.documents import FULL_SPEED, Compared, Document, experiment_of
+from commbench.analysis.cold_start import FULL_SPEED
+from commbench.analysis.documents import Compared, Document, experiment_of
 from commbench.analysis.exchange_quiz import QUIZ, quiz_answer
 from commbench.analysis.reference import UNITS, Point, Reference
 from commbench.core.states import Row

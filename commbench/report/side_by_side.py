@@ -16,6 +16,7 @@ from commbench.analysis.case_names import (
     label_notes,
     telling,
 )
+from commbench.analysis.cold_start import until_full_speed
 from commbench.analysis.disturbances import disturbances_text
 from commbench.analysis.effective_settings import settings_texts
 from commbench.analysis.fit import by_window
@@ -105,7 +106,7 @@ def side_by_side(
     parts = [
         terminal.styled(terminal.paragraph(_title(measured, others)), "bold"),
         *_tables_text(others, headings, terminal),
-        *_streams_texts(streams, terminal),
+        *_streams_texts(until_full_speed(streams, records), terminal),
         paragraphs(filter(None, notes), terminal),
         f"{again} --intervals" if again and streams else again,
     ]

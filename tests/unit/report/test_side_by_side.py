@@ -247,6 +247,16 @@ def test_streams_of_several_runs_have_one_table_with_a_line_each() -> None:
     assert lines[-1] == "commbench show last --intervals"
 
 
+def test_full_speed_is_at_the_end_of_an_interval_of_its_own_run() -> None:
+    runs = [stream(streams=count, run_id=str(count)) for count in (1, 4)]
+    records = [
+        {"run_id": run_id, "config": {"timing": {"interval_s": step_s}}}
+        for run_id, step_s in (("1", 0.1), ("4", 0.5))
+    ]
+    lines = side_by_side(runs, FILE, records).splitlines()
+    assert [line.split()[4] for line in lines if " 800 " in line] == ["1.1", "1.5"]
+
+
 def test_launches_of_a_stream_are_told_apart() -> None:
     text = side_by_side([stream(trial=trial, run_id=str(trial)) for trial in (0, 1)], FILE)
     assert re.search("64 KiB, trial .*\n0 .*\n1 ", text) and "±" not in text
