@@ -22,6 +22,8 @@ from commbench.core.states import Row
 from commbench.core.texts import name_of
 from commbench.results.columns import grouped, hashable
 from commbench.results.load import read_rows, row_dicts
+from commbench.stats.interval import Interval
+from commbench.stats.verdict import compare_launches
 
 from .case_names import differing
 from .cold_start import CASE_KEY, intervals_of_soaks, until_full_speed
@@ -57,6 +59,7 @@ class Compared:
     name: str
     values: tuple[float, ...]
     stand_in: str = ""
+    interval: Interval | None = None  # of a ratio whose sides have several launches
 
     @property
     def ours(self) -> float:
@@ -197,32 +200,38 @@ def _ratios(reference: Reference, rows: Sequence[Row]) -> Iterator[Compared]:
     assert reference.over is not None
     ((variable, (first, second)),) = reference.over.items()
     (point,) = reference.points
-    known = [row for row in rows if row.get(reference.of) is not None]
-    ratios: dict[tuple[str, int], list[float]] = {}
+    known = [row for row in rows if row.get(reference.of)]
+    ratios: dict[tuple[str, int], list[Interval]] = {}
     libraries: dict[str, None] = {}  # that stand in
     for alike in grouped(known, _link).values():
         sides = grouped(alike, lambda row: fact(row, variable))
         if first in sides and second in sides:
-            above, below = (
-                statistics.median(row[reference.of] for row in sides[side])
-                for side in (first, second)
-            )
             place = str(alike[0]["layout"]), alike[0]["message_bytes"] or 0
             for side, library in reference.libraries.items():
                 names = (str(row.get("library")) for row in sides.get(side, ()))
                 libraries |= dict.fromkeys(_short(name) for name in names if library not in name)
-            if below:
-                ratios.setdefault(place, []).append(above / below / UNITS[reference.unit])
+            ratio = _ratio(reference.of, sides[first], sides[second])
+            ratios.setdefault(place, []).append(1 / UNITS[reference.unit] * ratio)
     by_layout = grouped(ratios, lambda place: place[0])
     for layout, places in by_layout.items():
         name = layout if len(by_layout) > 1 else ""
         if math.isfinite(point.low):
             chosen = max(places)
         else:
-            chosen = max(places, key=lambda place: max(ratios[place]))
-        yield Compared(
-            reference, point, chosen[1] or None, name, tuple(ratios[chosen]), ", ".join(libraries)
-        )
+            chosen = max(places, key=lambda place: max(each.value for each in ratios[place]))
+        found = ratios[chosen]
+        values = tuple(each.value for each in found)
+        interval = found[0] if len(found) == 1 and found[0].is_known else None
+        stand_in = ", ".join(libraries)
+        yield Compared(reference, point, chosen[1] or None, name, values, stand_in, interval)
+
+
+def _ratio(column: str, above: Sequence[Row], below: Sequence[Row]) -> Interval:
+    """Of the medians, with the interval of compare where each side is launches of one case."""
+    first, second = (np.array([row[column] for row in side]) for side in (above, below))
+    ratio = compare_launches(second, first, margin=0).ratio
+    is_of_launches = all(len({row["case_id"] for row in side}) == 1 for side in (above, below))
+    return ratio if is_of_launches else Interval(ratio.value)
 
 
 def _short(library: str) -> str:

@@ -139,6 +139,8 @@ def test_a_ratio_is_of_two_labels_or_of_both_directions() -> None:
         "bandwidth, A over B, smaller instances": pytest.approx(1.9),
         "latency, B over A": pytest.approx(2.0),
         "round trip with A": pytest.approx(90.0),
+        "limit of c3.large": pytest.approx(8000.0),
+        "limit of c3.xlarge": pytest.approx(8.0),
         "share of the line rate with A": pytest.approx(95.0),
         "share of the line rate with B": pytest.approx(50.0),
     }
@@ -148,6 +150,38 @@ def test_a_ratio_is_of_two_labels_or_of_both_directions() -> None:
     ]
     found = ours(*measured("openbsd_pairs", *pairs))["asymmetry, A to B over B to A", 2**18]
     assert found.ours == pytest.approx(1.5)
+
+
+def launches(count: int, *, is_one_case: bool = True) -> list[dict[str, Any]]:
+    """Streams of A with 1.44 times the bandwidth of B, within 1 %."""
+    return [
+        case("stream", TCP, 2**14, label=label, algbw_gb_per_s=rate * (1 + trial / 1000))
+        | {"case_id": label if is_one_case else f"{label} {trial}", "trial": trial}
+        for label, rate in (("A", 1.44), ("B", 1.0))
+        for trial in range(count)
+    ]
+
+
+def test_a_ratio_of_several_launches_has_its_interval_and_only_of_these() -> None:
+    (document,) = measured("ec2_enhanced", *launches(5))
+    ratio = ours(document)["bandwidth, A over B", 2**14].interval
+    assert ratio is not None and ratio.holds(1.44) and 0 < ratio.half_width < 0.01
+    text = text_of(document)
+    assert "1.44 x ±0.3%" in text and "±: 95 % confidence interval over 5 launches." in text
+    for unknown in (launches(3), launches(5, is_one_case=False)):
+        (document,) = measured("ec2_enhanced", *unknown)
+        assert "±" not in text_of(document) and "1.44 x" in text_of(document)
+
+
+def test_the_round_trip_of_the_document_is_a_range_and_its_limits_name_their_machines() -> None:
+    trip = case("p2p_latency", TCP, 1, label="A", median_s=48e-6)
+    rates = [case("stream", TCP, 2**14, label="A", algbw_gb_per_s=0.05)]
+    (document,) = measured("ec2_enhanced", trip, *rates)
+    text = text_of(document)
+    (line,) = (line for line in text.splitlines() if "round trip with A" in line)
+    assert "92.0 us round trip .. 100 us round trip" in line and line.endswith(" 1 x")
+    (line,) = (line for line in text.splitlines() if "c3.large (16 KiB)" in line)
+    assert "400 Mb/s" in line and "415 Mb/s" in line
 
 
 def test_an_upper_bound_has_the_largest_ratio_of_all_sizes() -> None:
