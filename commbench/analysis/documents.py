@@ -139,14 +139,18 @@ def _document(
     return Document(name, tuple(compared), tuple(missing))
 
 
-def _stand_in(reference: Reference, row: Row) -> str:
-    """`shared memory`, `2 pairs`; empty for what the document had. `where` begins with that."""
+def _stand_in(reference: Reference, row: Row, libraries: Iterable[str] = ()) -> str:
+    """`shared memory`, `2 pairs, one node`; empty for what the document had. `where` begins with
+    that."""
     if not reference.fits_first(row):
         return str(row.get("label") or row.get("transport") or "").replace("_", " ")
-    if reference.ranks in (None, row["world_size"]):
-        return ""
-    pairs = str(row.get("pair") or "").split()
-    return f"{len(pairs)} pairs" if len(pairs) > 1 else f"{row['world_size']} ranks"
+    parts = [*libraries]
+    if reference.ranks not in (None, row["world_size"]):
+        pairs = str(row.get("pair") or "").split()
+        parts.append(f"{len(pairs)} pairs" if len(pairs) > 1 else f"{row['world_size']} ranks")
+    if reference.span == "between" != fact(row, "span"):
+        parts.append("one node")
+    return ", ".join(parts)
 
 
 def _read_intervals(cases: pd.DataFrame, folders: Sequence[Path]) -> pd.DataFrame | None:
@@ -206,12 +210,11 @@ def _ratios(reference: Reference, rows: Sequence[Row]) -> Iterator[Compared]:
     for alike in grouped(known, _link).values():
         sides = grouped(alike, lambda row: fact(row, variable))
         if first in sides and second in sides:
-            place = str(alike[0]["layout"]), alike[0]["message_bytes"] or 0
             for side, library in reference.libraries.items():
                 names = (str(row.get("library")) for row in sides.get(side, ()))
                 libraries |= dict.fromkeys(_short(name) for name in names if library not in name)
             ratio = _ratio(reference.of, sides[first], sides[second])
-            ratios.setdefault(place, []).append(1 / UNITS[reference.unit] * ratio)
+            ratios.setdefault(_place(alike[0]), []).append(1 / UNITS[reference.unit] * ratio)
     by_layout = grouped(ratios, lambda place: place[0])
     for layout, places in by_layout.items():
         name = layout if len(by_layout) > 1 else ""
@@ -222,8 +225,13 @@ def _ratios(reference: Reference, rows: Sequence[Row]) -> Iterator[Compared]:
         found = ratios[chosen]
         values = tuple(each.value for each in found)
         interval = found[0] if len(found) == 1 and found[0].is_known else None
-        stand_in = ", ".join(libraries)
+        row = next(row for row in known if _place(row) == chosen)
+        stand_in = _stand_in(reference, row, libraries)
         yield Compared(reference, point, chosen[1] or None, name, values, stand_in, interval)
+
+
+def _place(row: Row) -> tuple[str, int]:
+    return str(row["layout"]), row["message_bytes"] or 0
 
 
 def _ratio(column: str, above: Sequence[Row], below: Sequence[Row]) -> Interval:
@@ -265,7 +273,7 @@ def _over_time(
         rates = (_rate_at(soak, point.at_s or 0.0) for soak in soaks)
         values = [rate / UNITS[reference.unit] for rate in rates if rate is not None]
         if values:
-            yield Compared(reference, point, None, "", tuple(values))
+            yield Compared(reference, point, None, "", tuple(values), _stand_in(reference, rows[0]))
 
 
 def _rate_at(soak: pd.DataFrame, at_s: float) -> float | None:

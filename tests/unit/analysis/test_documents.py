@@ -205,7 +205,7 @@ def test_another_library_than_the_documents_is_named_beside_its_ratio(
     library: str, marked: str
 ) -> None:
     rows = [
-        case("gather", MPI, 2**12, "1x4", label=label, library=text)
+        case("gather", MPI, 2**12, "2x2", label=label, library=text)
         for label, text in (("openmpi", "Open MPI v5.0.11"), ("mpich", library))
     ]
     text = text_of(*measured("mvapich_cloud", *rows))
@@ -222,6 +222,27 @@ def test_a_stand_in_is_named_and_a_bound_is_met_or_not(rate: float, said: str) -
     assert "limit of PCIe (1 MB); here: shared memory" in line and line.endswith(said)
     on_gpus = found | {"device": "cuda", "label": ""}
     assert "here" not in text_of(*measured("mlbench_p2p", on_gpus))
+
+
+def test_a_value_between_nodes_beside_pairs_of_one_says_that(tmp_path: Path) -> None:
+    rows = [
+        case("p2p_bandwidth", TCP, 2**18, "2x2", pair=pair, label=label)
+        for pair, label in (("0-1", "one"), ("0-2", "two"), ("0-0", "own"))
+    ]
+    lines = text_of(*measured("openbsd_pairs", *rows)).splitlines()
+    (within,) = (line for line in lines if "label one; here: one node  " in line)
+    (between,) = (line for line in lines if "label two  " in line)
+    assert within.startswith("another node") and between.startswith("another node")
+    assert not any("the same node" in line and "here" in line for line in lines)
+    some = case("p2p_multi_pair", MPI, 64, "1x4", pair="0-2 1-3")
+    assert "72 pairs (osu_mbw_mr); here: 2 pairs, one node" in text_of(
+        *measured("ec2_streams", some)
+    )
+    soak = soak_run(tmp_path, [0.1] * 20) | {"layout": "1x2"}
+    text = text_of(*measured("openbsd_soak", soak, **{RUN: tmp_path}))
+    assert "table of throughputs; here: one node, bandwidth in Mb/s" in text
+    ratio = [soak | {"label": label, "case_id": label} for label in "AB"]
+    assert "A over B (256 KiB); here: one node" in text_of(*measured("ec2_enhanced", *ratio))
 
 
 def soak_run(folder: Path, rates: list[float], message_bytes: int = 2**18) -> dict[str, Any]:
