@@ -189,7 +189,8 @@ def _headings(rows: Sequence[Row]) -> dict[tuple[Any, ...], str]:
         for row in own:
             values = {name: shown_value(row, name) for name in shown}
             words = [_heading_word(*each) for each in values.items() if each[1] not in EMPTY]
-            alone = f"no {shown[0]}" if shown else str(row["backend"])
+            usual = "no" if shown[:1] == ["label"] else "default"
+            alone = f"{usual} {shown[0]}" if shown else str(row["backend"])
             headings[_column_of(row)] = " ".join(words) or alone
     return headings
 

@@ -163,7 +163,7 @@ def test_one_backend_is_named_once_and_its_columns_by_what_differs() -> None:
     assert title.startswith("mpi, ")
     assert heads.split()[1:] == ["cuda_ipc", "off", "us", "±", "cuda_ipc", "on", "us", "±"]
     with_and_without = [measured("mpi", 8, 1e-6, env=env) for env in ({}, {"LINKS": "36"})]
-    assert {"LINKS=36 us", "no env us"} <= {
+    assert {"LINKS=36 us", "default env us"} <= {
         head.strip() for head in re.split(r"  +|±", side_by_side(with_and_without, FILE))
     }
 
