@@ -25,7 +25,7 @@ from commbench.results.load import read_rows, row_dicts
 from commbench.stats.interval import Interval
 from commbench.stats.verdict import compare_launches
 
-from .case_names import differing
+from .case_names import telling
 from .cold_start import CASE_KEY, intervals_of_soaks, until_full_speed
 from .fit import key
 from .reference import UNITS, Point, Reference, fact, of_experiment
@@ -194,7 +194,7 @@ def _compared(
 
 def _names(rows: Sequence[Row]) -> list[str]:
     """What tells these cases apart; empty for a single one."""
-    names = [name for name in differing(rows) if name != "benchmark"]
+    names = [name for name in telling(rows) if name != "benchmark"]
     return [name_of(row, names, ()) for row in rows]
 
 

@@ -122,6 +122,11 @@ def test_alike_cases_are_one_number_with_their_range_and_others_have_a_name() ->
     (document,) = measured("openbsd_pairs", *labels)
     names = [each.name for each in document.compared if each.reference.setting == "another node"]
     assert names == ["label here", "label there"]
+    for each, size in zip(labels, (None, 8192), strict=True):
+        each["backend_options"] = {"buffer_bytes": size}
+    (document,) = measured("openbsd_pairs", *labels)
+    told = [each.name for each in document.compared if each.reference.setting == "another node"]
+    assert told == names, "a label stands for its settings"
 
 
 def test_a_ratio_is_of_two_labels_or_of_both_directions() -> None:
