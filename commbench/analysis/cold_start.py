@@ -3,17 +3,18 @@ from the host."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.states import PHASES
+from commbench.core.states import PHASES, Row
 from commbench.core.units import format_bytes, format_seconds
 from commbench.core.variables import MAPS
 from commbench.results.columns import VARIABLES, hashable
 from commbench.results.load import Paths, counting_ranks, read_rows, row_dicts
+from commbench.results.run_folder import mapping_or_empty
 from commbench.stats.thresholds import FULL_SPEED_SHARE
 
 from .fit import WHOSE, Times
@@ -42,6 +43,7 @@ COLD_START_CASE = (
 CONNECT, WARMUP, MEASURE = range(len(PHASES))
 
 CASE_KEY = ("run_id", "case_id")
+FULL_SPEED = "full_speed_s"
 RAMP_SAMPLES = (
     *CASE_KEY,
     "phase",
@@ -160,6 +162,25 @@ def counted_times(case: Mapping[Any, Any], elapsed_s: Times, ranks: NDArray[np.i
 
 
 # ---------------------------------------------------------------- soaks
+
+
+def until_full_speed(rows: Iterable[Row], records: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """The rows of these runs with the end of the first interval at full speed in place of its
+    start: tools print the time at which an interval ends."""
+    steps_s = {str(record.get("run_id")): _interval_s(record) for record in records}
+    return [
+        row
+        if row.get(FULL_SPEED) is None
+        else {**row, FULL_SPEED: row[FULL_SPEED] + steps_s.get(str(row["run_id"]), 0.0)}
+        for row in rows
+    ]
+
+
+def _interval_s(record: Mapping[str, Any]) -> float:
+    """Of the soaks of a run; 0 where its run.json does not say it."""
+    timing = mapping_or_empty(mapping_or_empty(record.get("config")).get("timing"))
+    interval = timing.get("interval_s")
+    return float(interval) if isinstance(interval, int | float) else 0.0
 
 
 def soak_intervals(*paths: Paths) -> pd.DataFrame:

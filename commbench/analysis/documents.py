@@ -22,10 +22,11 @@ from commbench.core.states import Row
 from commbench.core.texts import name_of
 from commbench.results.columns import grouped, hashable
 from commbench.results.load import read_rows, row_dicts
-from commbench.results.run_folder import mapping_or_empty
+from commbench.stats.interval import Interval
+from commbench.stats.verdict import compare_launches
 
-from .case_names import differing
-from .cold_start import CASE_KEY, intervals_of_soaks
+from .case_names import telling
+from .cold_start import CASE_KEY, intervals_of_soaks, until_full_speed
 from .fit import key
 from .reference import UNITS, Point, Reference, fact, of_experiment
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 OVER_TIME = "rate_gb_per_s"  # of intervals, not a column of the rows
-FULL_SPEED = "full_speed_s"
 GIVEN = ("world_size", "message_bytes")  # what a program was given: no result to compare
 EXPERIMENT = "experiment="  # among the overrides in run.json
 REPEATED = ("pair", "window")  # alike cases differ in these; a window may shrink with the size
@@ -59,6 +59,7 @@ class Compared:
     name: str
     values: tuple[float, ...]
     stand_in: str = ""
+    interval: Interval | None = None  # of a ratio whose sides have several launches
 
     @property
     def ours(self) -> float:
@@ -111,16 +112,8 @@ def documents(
         measured = cases[cases["run_id"].isin(ids) & (cases["status"] == "ok")]
         if values and len(measured):
             where = [folders[run] for run in ids if run in folders]
-            steps_s = {str(record.get("run_id")): interval_s(record) for record in own}
-            found.append(_document(str(name), values, measured, where, steps_s))
+            found.append(_document(str(name), values, measured, where, own))
     return found
-
-
-def interval_s(record: Mapping[str, Any]) -> float:
-    """Of the soaks of a run; 0 where its run.json does not say it."""
-    timing = mapping_or_empty(mapping_or_empty(record.get("config")).get("timing"))
-    interval = timing.get("interval_s")
-    return float(interval) if isinstance(interval, int | float) else 0.0
 
 
 def _document(
@@ -128,9 +121,9 @@ def _document(
     values: Sequence[Reference],
     cases: pd.DataFrame,
     folders: Sequence[Path],
-    steps_s: Mapping[str, float],
+    records: Sequence[Mapping[str, Any]],
 ) -> Document:
-    rows = [_at_its_end(row, steps_s) for row in row_dicts(cases)]
+    rows = until_full_speed(row_dicts(cases), records)
     is_timed = any(each.column == OVER_TIME for each in values)
     intervals = _read_intervals(cases, folders) if is_timed else None
     compared: list[Compared] = []
@@ -147,22 +140,18 @@ def _document(
     return Document(name, tuple(compared), tuple(missing))
 
 
-def _at_its_end(row: Row, steps_s: Mapping[str, float]) -> Row:
-    """The row with the end of its first interval at full speed in place of the start: tools print
-    the time at which an interval ends."""
-    if row.get(FULL_SPEED) is None:
-        return row
-    return {**row, FULL_SPEED: row[FULL_SPEED] + steps_s.get(str(row["run_id"]), 0.0)}
-
-
-def _stand_in(reference: Reference, row: Row) -> str:
-    """`shared memory`, `2 pairs`; empty for what the document had. `where` begins with that."""
+def _stand_in(reference: Reference, row: Row, libraries: Iterable[str] = ()) -> str:
+    """`shared memory`, `2 pairs, one node`; empty for what the document had. `where` begins with
+    that."""
     if not reference.fits_first(row):
         return str(row.get("label") or row.get("transport") or "").replace("_", " ")
-    if reference.ranks in (None, row["world_size"]):
-        return ""
-    pairs = str(row.get("pair") or "").split()
-    return f"{len(pairs)} pairs" if len(pairs) > 1 else f"{row['world_size']} ranks"
+    parts = [*libraries]
+    if reference.ranks not in (None, row["world_size"]):
+        pairs = str(row.get("pair") or "").split()
+        parts.append(f"{len(pairs)} pairs" if len(pairs) > 1 else f"{row['world_size']} ranks")
+    if reference.span == "between" != fact(row, "span"):
+        parts.append("one node")
+    return ", ".join(parts)
 
 
 def _read_intervals(cases: pd.DataFrame, folders: Sequence[Path]) -> pd.DataFrame | None:
@@ -206,7 +195,7 @@ def _compared(
 
 def _names(rows: Sequence[Row]) -> list[str]:
     """What tells these cases apart; empty for a single one."""
-    names = [name for name in differing(rows) if name != "benchmark"]
+    names = [name for name in telling(rows) if name != "benchmark"]
     return [name_of(row, names, ()) for row in rows]
 
 
@@ -216,32 +205,42 @@ def _ratios(reference: Reference, rows: Sequence[Row]) -> Iterator[Compared]:
     assert reference.over is not None
     ((variable, (first, second)),) = reference.over.items()
     (point,) = reference.points
-    known = [row for row in rows if row.get(reference.of) is not None]
-    ratios: dict[tuple[str, int], list[float]] = {}
+    known = [row for row in rows if row.get(reference.of)]
+    ratios: dict[tuple[str, int], list[Interval]] = {}
     libraries: dict[str, None] = {}  # that stand in
     for alike in grouped(known, _link).values():
         sides = grouped(alike, lambda row: fact(row, variable))
         if first in sides and second in sides:
-            above, below = (
-                statistics.median(row[reference.of] for row in sides[side])
-                for side in (first, second)
-            )
-            place = str(alike[0]["layout"]), alike[0]["message_bytes"] or 0
             for side, library in reference.libraries.items():
                 names = (str(row.get("library")) for row in sides.get(side, ()))
                 libraries |= dict.fromkeys(_short(name) for name in names if library not in name)
-            if below:
-                ratios.setdefault(place, []).append(above / below / UNITS[reference.unit])
+            ratio = _ratio(reference.of, sides[first], sides[second])
+            ratios.setdefault(_place(alike[0]), []).append(1 / UNITS[reference.unit] * ratio)
     by_layout = grouped(ratios, lambda place: place[0])
     for layout, places in by_layout.items():
         name = layout if len(by_layout) > 1 else ""
         if math.isfinite(point.low):
             chosen = max(places)
         else:
-            chosen = max(places, key=lambda place: max(ratios[place]))
-        yield Compared(
-            reference, point, chosen[1] or None, name, tuple(ratios[chosen]), ", ".join(libraries)
-        )
+            chosen = max(places, key=lambda place: max(each.value for each in ratios[place]))
+        found = ratios[chosen]
+        values = tuple(each.value for each in found)
+        interval = found[0] if len(found) == 1 and found[0].is_known else None
+        row = next(row for row in known if _place(row) == chosen)
+        stand_in = _stand_in(reference, row, libraries)
+        yield Compared(reference, point, chosen[1] or None, name, values, stand_in, interval)
+
+
+def _place(row: Row) -> tuple[str, int]:
+    return str(row["layout"]), row["message_bytes"] or 0
+
+
+def _ratio(column: str, above: Sequence[Row], below: Sequence[Row]) -> Interval:
+    """Of the medians, with the interval of compare where each side is launches of one case."""
+    first, second = (np.array([row[column] for row in side]) for side in (above, below))
+    ratio = compare_launches(second, first, margin=0).ratio
+    is_of_launches = all(len({row["case_id"] for row in side}) == 1 for side in (above, below))
+    return ratio if is_of_launches else Interval(ratio.value)
 
 
 def _short(library: str) -> str:
@@ -275,7 +274,7 @@ def _over_time(
         rates = (_rate_at(soak, point.at_s or 0.0) for soak in soaks)
         values = [rate / UNITS[reference.unit] for rate in rates if rate is not None]
         if values:
-            yield Compared(reference, point, None, "", tuple(values))
+            yield Compared(reference, point, None, "", tuple(values), _stand_in(reference, rows[0]))
 
 
 def _rate_at(soak: pd.DataFrame, at_s: float) -> float | None:

@@ -263,11 +263,18 @@ def _quoted_change(rows: Sequence[Row]) -> str:
     if smallest["benchmark"] == "p2p_latency":
         trips = " -> ".join(format_seconds(2 * smallest[f"{side}_median_s"]) for side in AB_SIDES)
         return f"{case_text(smallest)}: round trip {trips}, {_ratio(smallest).text(_ratio_text)}"
-    if largest["window"] is None and largest["stream_threads"] is None:
+    gain = _bandwidth_gain(largest)
+    if gain is None:
         return ""
     rates = " -> ".join(format_number(largest[f"{side}_gb_per_s"]) for side in AB_SIDES)
-    gain = of_formula(lambda ratio: 1 / ratio, _ratio(largest))
     return f"{case_text(largest)}: bandwidth {rates} GB/s, {gain.text(_ratio_text)}"
+
+
+def _bandwidth_gain(row: Row) -> Interval | None:
+    """Bandwidth of NEW / bandwidth of BASE, of windows of messages and streams; None for others."""
+    if row["window"] is None and row["stream_threads"] is None:
+        return None
+    return of_formula(lambda ratio: 1 / ratio, _ratio(row))
 
 
 def _farthest_text(word: Verdict, rows: Sequence[Row]) -> str:
@@ -276,9 +283,11 @@ def _farthest_text(word: Verdict, rows: Sequence[Row]) -> str:
         return ""
     name, pick = ("best", min) if word == "FASTER" else ("worst", max)
     row = pick(rows, key=lambda row: float(row["ratio"]))
-    ratio = _ratio(row)
+    gain = _bandwidth_gain(row)
+    ratio = gain or _ratio(row)
+    quantity = "bandwidth " if gain else ""
     width = f" {ratio.width_text()}" if ratio.is_known else ""
-    return f", the {name} {case_text(row)}: {_ratio_text(ratio.value)}{width}"
+    return f", the {name} {case_text(row)}: {quantity}{_ratio_text(ratio.value)}{width}"
 
 
 def _ratio_text(value: float | None) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from commbench.analysis.case_names import case_names, differing
+from commbench.analysis.cold_start import until_full_speed
 from commbench.analysis.disturbances import disturbances_text
 from commbench.analysis.effective_settings import settings_texts
 from commbench.analysis.group_gains import GAIN_HEADS, GAIN_MEANING, group_gains
@@ -186,7 +187,7 @@ def run_text(
     timed = [row for row in sorted(rows, key=row_order) if tables or not is_stream_soak(row)]
     derived = (
         *derived_tables(rows, terminal),
-        streams_text(timed, terminal),
+        streams_text(until_full_speed(timed, [run]), terminal),
         *_time_line_texts(timed, time_lines or {}, terminal, intervals),
     )
     parts += [f"\n{text}" for text in derived if text]

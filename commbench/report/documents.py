@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commbench.analysis.documents import FULL_SPEED, Compared, Document, experiment_of
+from commbench.analysis.cold_start import FULL_SPEED
+from commbench.analysis.documents import Compared, Document, experiment_of
 from commbench.analysis.exchange_quiz import QUIZ, quiz_answer
 from commbench.analysis.reference import UNITS, Point, Reference
 from commbench.core.states import Row
 from commbench.core.texts import size_text, span_text
 from commbench.core.units import format_factor, format_number, format_seconds, plural
 from commbench.results.columns import grouped
+from commbench.results.intervals import interval_note
 from commbench.results.load import row_dicts
 
 from .quantities import ALGBW, BUSBW, MEDIAN
@@ -100,6 +102,8 @@ def _cells(each: Compared, with_unit: bool) -> tuple[str, str, str]:
     whether ours is within."""
     unit = f" {each.reference.unit}" if with_unit else ""
     ours = f"{format_number(each.ours)}{unit}"
+    if each.interval is not None:
+        ours += f" {each.interval.width_text()}"
     if len(each.values) > 1:
         cases = plural(len(each.values), "case", "cases")
         ours += f" ({span_text(each.values, format_number)}, {cases})"
@@ -122,9 +126,12 @@ def _origins(document: Document, hardware: Sequence[str]) -> Iterator[str]:
         yield f"{text}: {'; '.join(dict.fromkeys(about))}."
 
 
-def _meanings(document: Document) -> list[str]:
-    timed = any(each.reference.column == FULL_SPEED for each in document.compared)
-    return ["Time to full speed: to the end of its first interval, as tcpbench prints it."] * timed
+def _meanings(document: Document) -> Iterator[str]:
+    intervals = [each.interval for each in document.compared if each.interval is not None]
+    if note := interval_note(intervals):
+        yield f"{note}."
+    if any(each.reference.column == FULL_SPEED for each in document.compared):
+        yield "Time to full speed: to the end of its first interval, as tcpbench prints it."
 
 
 def _missing(document: Document) -> list[str]:

@@ -16,6 +16,7 @@ from commbench.analysis.case_names import (
     label_notes,
     telling,
 )
+from commbench.analysis.cold_start import until_full_speed
 from commbench.analysis.disturbances import disturbances_text
 from commbench.analysis.effective_settings import settings_texts
 from commbench.analysis.fit import by_window
@@ -105,7 +106,7 @@ def side_by_side(
     parts = [
         terminal.styled(terminal.paragraph(_title(measured, others)), "bold"),
         *_tables_text(others, headings, terminal),
-        *_streams_texts(streams, terminal),
+        *_streams_texts(until_full_speed(streams, records), terminal),
         paragraphs(filter(None, notes), terminal),
         f"{again} --intervals" if again and streams else again,
     ]
@@ -188,7 +189,8 @@ def _headings(rows: Sequence[Row]) -> dict[tuple[Any, ...], str]:
         for row in own:
             values = {name: shown_value(row, name) for name in shown}
             words = [_heading_word(*each) for each in values.items() if each[1] not in EMPTY]
-            alone = f"no {shown[0]}" if shown else str(row["backend"])
+            usual = "no" if shown[:1] == ["label"] else "default"
+            alone = f"{usual} {shown[0]}" if shown else str(row["backend"])
             headings[_column_of(row)] = " ".join(words) or alone
     return headings
 

@@ -29,8 +29,8 @@ HEADS = {  # without the unit; of a narrow terminal the last ones are left out
 }
 MEANINGS = (
     "rate: all bytes over the whole time; at the end: median of the last fifth of the intervals;"
-    f" full speed: the start of two intervals with {100 * FULL_SPEED_SHARE:.0f} % of that; least:"
-    " the slowest interval from there on; Retr: sent again"
+    f" full speed: the end of the first of two intervals with {100 * FULL_SPEED_SHARE:.0f} % of"
+    " that; least: the slowest interval from its start on; Retr: sent again"
 )
 WORD_END = re.compile(r" (?![kKMGT]?i?B\b)")  # 16 KiB is one word
 
@@ -51,7 +51,7 @@ def bit_unit(soaks: Sequence[Row]) -> Unit:
 
 
 def streams_text(rows: Sequence[Row], terminal: Terminal) -> str:
-    """A line for each soak of a stream; empty without any."""
+    """A line for each soak of a stream (rows as until_full_speed has them); empty without any."""
     soaks = [row for row in rows if is_stream_soak(row)]
     if not soaks:
         return ""

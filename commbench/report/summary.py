@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commbench.analysis.best import CHOSEN_SETTINGS, best_text
 from commbench.analysis.case_names import case_names, without_shared
+from commbench.analysis.cold_start import FULL_SPEED, until_full_speed
 from commbench.analysis.combined import COMBINED, VISIT_COLUMNS, CombinedCases, combine_runs
 from commbench.analysis.disturbances import JUDGED, disturbances_text
-from commbench.analysis.documents import FULL_SPEED, Document, documents, interval_s
+from commbench.analysis.documents import Document, documents
 from commbench.analysis.effective_settings import settings_texts
 from commbench.analysis.guidelines import GuidelineResult, check_guidelines
 from commbench.analysis.headline import certainty_text, headline, unfinished_sentences
@@ -278,8 +279,7 @@ class Summary:
         crossed = [f"{text}." for text in self.combined.crossings if " above " in text]
         is_compared = self.results.are_all_compared
         choices = self._choices(is_compared) if self._most_runs else ()
-        soaks = soak_sentences(self.soaks.rows)
-        lines = [*choices, *soaks[:MOST_SENTENCES], *crossed[:MOST_SENTENCES]]
+        lines = [*choices, *self.soak_sentences[:MOST_SENTENCES], *crossed[:MOST_SENTENCES]]
         last_pieces = {
             (fit.benchmark, fit.name): fit for fit in self.combined.fits if fit.half != "-"
         }
@@ -301,7 +301,7 @@ class Summary:
 
     def headline(self) -> str:
         """What was measured, in one sentence."""
-        return headline(self.combined, [*soak_sentences(self.soaks.rows), *self.symmetry()])
+        return headline(self.combined, [*self.soak_sentences, *self.symmetry()])
 
     def interval_note(self) -> str:
         """What stands behind ±; empty where no case has an interval."""
@@ -318,9 +318,13 @@ class Summary:
 
     def full_speed_s(self) -> list[float]:
         """Of each stream: until the end of its first interval at full speed."""
-        steps_s = {str(record.get("run_id")): interval_s(record) for record in self.results.records}
         reached = row_dicts(self.results.cases[["run_id", FULL_SPEED]].dropna())
-        return [row[FULL_SPEED] + steps_s.get(str(row["run_id"]), 0.0) for row in reached]
+        return [row[FULL_SPEED] for row in until_full_speed(reached, self.results.records)]
+
+    @functools.cached_property
+    def soak_sentences(self) -> list[str]:
+        """One for each soak, and one for the first seconds of the streams."""
+        return soak_sentences(until_full_speed(self.soaks.rows, self.results.records))
 
     def settings(self) -> list[str]:
         """Those with which the runs measured."""

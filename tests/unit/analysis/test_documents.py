@@ -122,6 +122,11 @@ def test_alike_cases_are_one_number_with_their_range_and_others_have_a_name() ->
     (document,) = measured("openbsd_pairs", *labels)
     names = [each.name for each in document.compared if each.reference.setting == "another node"]
     assert names == ["label here", "label there"]
+    for each, size in zip(labels, (None, 8192), strict=True):
+        each["backend_options"] = {"buffer_bytes": size}
+    (document,) = measured("openbsd_pairs", *labels)
+    told = [each.name for each in document.compared if each.reference.setting == "another node"]
+    assert told == names, "a label stands for its settings"
 
 
 def test_a_ratio_is_of_two_labels_or_of_both_directions() -> None:
@@ -139,6 +144,8 @@ def test_a_ratio_is_of_two_labels_or_of_both_directions() -> None:
         "bandwidth, A over B, smaller instances": pytest.approx(1.9),
         "latency, B over A": pytest.approx(2.0),
         "round trip with A": pytest.approx(90.0),
+        "limit of c3.large": pytest.approx(8000.0),
+        "limit of c3.xlarge": pytest.approx(8.0),
         "share of the line rate with A": pytest.approx(95.0),
         "share of the line rate with B": pytest.approx(50.0),
     }
@@ -148,6 +155,38 @@ def test_a_ratio_is_of_two_labels_or_of_both_directions() -> None:
     ]
     found = ours(*measured("openbsd_pairs", *pairs))["asymmetry, A to B over B to A", 2**18]
     assert found.ours == pytest.approx(1.5)
+
+
+def launches(count: int, *, is_one_case: bool = True) -> list[dict[str, Any]]:
+    """Streams of A with 1.44 times the bandwidth of B, within 1 %."""
+    return [
+        case("stream", TCP, 2**14, label=label, algbw_gb_per_s=rate * (1 + trial / 1000))
+        | {"case_id": label if is_one_case else f"{label} {trial}", "trial": trial}
+        for label, rate in (("A", 1.44), ("B", 1.0))
+        for trial in range(count)
+    ]
+
+
+def test_a_ratio_of_several_launches_has_its_interval_and_only_of_these() -> None:
+    (document,) = measured("ec2_enhanced", *launches(5))
+    ratio = ours(document)["bandwidth, A over B", 2**14].interval
+    assert ratio is not None and ratio.holds(1.44) and 0 < ratio.half_width < 0.01
+    text = text_of(document)
+    assert "1.44 x ±0.3%" in text and "±: 95 % confidence interval over 5 launches." in text
+    for unknown in (launches(3), launches(5, is_one_case=False)):
+        (document,) = measured("ec2_enhanced", *unknown)
+        assert "±" not in text_of(document) and "1.44 x" in text_of(document)
+
+
+def test_the_round_trip_of_the_document_is_a_range_and_its_limits_name_their_machines() -> None:
+    trip = case("p2p_latency", TCP, 1, label="A", median_s=48e-6)
+    rates = [case("stream", TCP, 2**14, label="A", algbw_gb_per_s=0.05)]
+    (document,) = measured("ec2_enhanced", trip, *rates)
+    text = text_of(document)
+    (line,) = (line for line in text.splitlines() if "round trip with A" in line)
+    assert "92.0 us round trip .. 100 us round trip" in line and line.endswith(" 1 x")
+    (line,) = (line for line in text.splitlines() if "c3.large (16 KiB)" in line)
+    assert "400 Mb/s" in line and "415 Mb/s" in line
 
 
 def test_an_upper_bound_has_the_largest_ratio_of_all_sizes() -> None:
@@ -171,7 +210,7 @@ def test_another_library_than_the_documents_is_named_beside_its_ratio(
     library: str, marked: str
 ) -> None:
     rows = [
-        case("gather", MPI, 2**12, "1x4", label=label, library=text)
+        case("gather", MPI, 2**12, "2x2", label=label, library=text)
         for label, text in (("openmpi", "Open MPI v5.0.11"), ("mpich", library))
     ]
     text = text_of(*measured("mvapich_cloud", *rows))
@@ -190,6 +229,27 @@ def test_a_stand_in_is_named_and_a_bound_is_met_or_not(rate: float, said: str) -
     assert "limit of PCIe (1 MB); here: shared memory" in line and line.endswith(said)
     on_gpus = found | {"device": "cuda", "label": ""}
     assert "here" not in text_of(*measured("mlbench_p2p", on_gpus))
+
+
+def test_a_value_between_nodes_beside_pairs_of_one_says_that(tmp_path: Path) -> None:
+    rows = [
+        case("p2p_bandwidth", TCP, 2**18, "2x2", pair=pair, label=label)
+        for pair, label in (("0-1", "one"), ("0-2", "two"), ("0-0", "own"))
+    ]
+    lines = text_of(*measured("openbsd_pairs", *rows)).splitlines()
+    (within,) = (line for line in lines if "label one; here: one node  " in line)
+    (between,) = (line for line in lines if "label two  " in line)
+    assert within.startswith("another node") and between.startswith("another node")
+    assert not any("the same node" in line and "here" in line for line in lines)
+    some = case("p2p_multi_pair", MPI, 64, "1x4", pair="0-2 1-3")
+    assert "72 pairs (osu_mbw_mr); here: 2 pairs, one node" in text_of(
+        *measured("ec2_streams", some)
+    )
+    soak = soak_run(tmp_path, [0.1] * 20) | {"layout": "1x2"}
+    text = text_of(*measured("openbsd_soak", soak, **{RUN: tmp_path}))
+    assert "table of throughputs; here: one node, bandwidth in Mb/s" in text
+    ratio = [soak | {"label": label, "case_id": label} for label in "AB"]
+    assert "A over B (256 KiB); here: one node" in text_of(*measured("ec2_enhanced", *ratio))
 
 
 def soak_run(folder: Path, rates: list[float], message_bytes: int = 2**18) -> dict[str, Any]:

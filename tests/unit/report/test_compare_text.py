@@ -114,6 +114,14 @@ def row_of(text: str, message: str) -> list[str]:
             "1 of 2 cases SLOWER, the worst all_reduce 1x2 9 B: 1.200 x ±8%; 1 without a number",
         ),
         ([{}, {"sides": "base"}], "1 of 1 case SLOWER"),
+        (
+            [{"verdict": "FASTER", "stream_threads": "each"} | FASTER[0]],
+            "1 of 1 case FASTER, the best all_reduce 1x2 8 B: bandwidth 1.250 x ±1%",
+        ),
+        (
+            [{"window": 64, "ratio": 1.25, "ratio_low": None}],
+            "1 of 1 case SLOWER, the worst all_reduce 1x2 8 B: bandwidth 0.800 x",
+        ),
     ],
 )
 def test_the_sentence_counts_every_case_of_both_sides(

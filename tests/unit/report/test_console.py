@@ -672,6 +672,13 @@ def test_the_first_pass_is_shown_on_a_terminal_if_the_rest_takes_long(
         assert "p2p_latency" in drafts[0] and "not finished" not in drafts[0]
 
 
+def test_a_stream_is_at_full_speed_at_the_end_of_its_first_interval_there() -> None:
+    soak = row(benchmark="stream", pair="0-1", run_id="r") | dict.fromkeys(RAMP, 1.0)
+    run = RUN | {"run_id": "r", "config": {"timing": {"interval_s": 0.1}}}
+    (line,) = re.findall("^1x8 0-1 .*", run_text(run, [soak], Terminal(WIDTH)), re.MULTILINE)
+    assert line.split()[-3] == "1.1"
+
+
 @pytest.mark.parametrize(("streams", "every"), [(1, False), (2, False), (2, True)])
 def test_the_intervals_of_several_streams_are_shown_on_request(streams: int, every: bool) -> None:
     rows = [

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
-from generated_results import run_of
+from generated_results import run_of, with_column
 from places import HARDWARE_TEXTS
 
 import commbench
@@ -51,8 +52,14 @@ def test_what_has_nothing_to_show_is_left_out(three_ways: Path) -> None:
 
 def test_a_stream_is_at_full_speed_at_the_end_of_its_first_interval_there(tmp_path: Path) -> None:
     soaks = {"config": {"timing": {"interval_s": 0.1}}}
-    run_of(tmp_path, 1, full_speed_s=1.0, **soaks)
-    assert summary_of(tmp_path).full_speed_s()[0] == pytest.approx(1.1)
+    cases = run_of(tmp_path, 1, full_speed_s=1.0, **soaks) / "cases.parquet"
+    table = with_column(pq.read_table(cases), "timing", "soak")
+    for name in ("end_gb_per_s", "first_second_gb_per_s"):
+        table = with_column(table, name, 0.1)
+    pq.write_table(table, cases)
+    summary = summary_of(tmp_path)
+    assert summary.full_speed_s()[0] == pytest.approx(1.1)
+    assert any("full speed after 1.1 s" in text for text in by_title(summary)["Answers"].sentences)
 
 
 def test_whether_numbers_are_normal_is_said_in_these_words_or_with_the_value(

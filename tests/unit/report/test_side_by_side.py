@@ -163,7 +163,7 @@ def test_one_backend_is_named_once_and_its_columns_by_what_differs() -> None:
     assert title.startswith("mpi, ")
     assert heads.split()[1:] == ["cuda_ipc", "off", "us", "±", "cuda_ipc", "on", "us", "±"]
     with_and_without = [measured("mpi", 8, 1e-6, env=env) for env in ({}, {"LINKS": "36"})]
-    assert {"LINKS=36 us", "no env us"} <= {
+    assert {"LINKS=36 us", "default env us"} <= {
         head.strip() for head in re.split(r"  +|±", side_by_side(with_and_without, FILE))
     }
 
@@ -245,6 +245,16 @@ def test_streams_of_several_runs_have_one_table_with_a_line_each() -> None:
     assert [line.split()[0] for line in lines if " 800 " in line] == ["1", "4", "36"]
     assert any("1 stream us" in line and "4 streams us" in line for line in lines)
     assert lines[-1] == "commbench show last --intervals"
+
+
+def test_full_speed_is_at_the_end_of_an_interval_of_its_own_run() -> None:
+    runs = [stream(streams=count, run_id=str(count)) for count in (1, 4)]
+    records = [
+        {"run_id": run_id, "config": {"timing": {"interval_s": step_s}}}
+        for run_id, step_s in (("1", 0.1), ("4", 0.5))
+    ]
+    lines = side_by_side(runs, FILE, records).splitlines()
+    assert [line.split()[4] for line in lines if " 800 " in line] == ["1.1", "1.5"]
 
 
 def test_launches_of_a_stream_are_told_apart() -> None:

@@ -88,6 +88,11 @@ def test_a_rate_that_still_rises_has_no_time_to_full_speed() -> None:
     assert "after" not in streams_text([rising], WIDE).splitlines()[1]
 
 
+def test_the_table_says_at_which_end_of_an_interval_full_speed_is() -> None:
+    text = " ".join(streams_text(NOTE, WIDE).split())
+    assert "full speed: the end of the first of two intervals" in text
+
+
 def test_networks_count_bits() -> None:
     assert bit_unit([soak("0-1", 612, 937)]).name == "Mb/s"
     assert bit_unit([soak("0-1", 612, 25_400)]).name == "Gb/s"
