@@ -207,6 +207,7 @@ def _ratios(reference: Reference, rows: Sequence[Row]) -> Iterator[Compared]:
     (point,) = reference.points
     known = [row for row in rows if row.get(reference.of)]
     ratios: dict[tuple[str, int], list[Interval]] = {}
+    examples: dict[tuple[str, int], Row] = {}  # a row of each
     libraries: dict[str, None] = {}  # that stand in
     for alike in grouped(known, _link).values():
         sides = grouped(alike, lambda row: fact(row, variable))
@@ -216,6 +217,7 @@ def _ratios(reference: Reference, rows: Sequence[Row]) -> Iterator[Compared]:
                 libraries |= dict.fromkeys(_short(name) for name in names if library not in name)
             ratio = _ratio(reference.of, sides[first], sides[second])
             ratios.setdefault(_place(alike[0]), []).append(1 / UNITS[reference.unit] * ratio)
+            examples.setdefault(_place(alike[0]), alike[0])
     by_layout = grouped(ratios, lambda place: place[0])
     for layout, places in by_layout.items():
         name = layout if len(by_layout) > 1 else ""
@@ -226,8 +228,7 @@ def _ratios(reference: Reference, rows: Sequence[Row]) -> Iterator[Compared]:
         found = ratios[chosen]
         values = tuple(each.value for each in found)
         interval = found[0] if len(found) == 1 and found[0].is_known else None
-        row = next(row for row in known if _place(row) == chosen)
-        stand_in = _stand_in(reference, row, libraries)
+        stand_in = _stand_in(reference, examples[chosen], libraries)
         yield Compared(reference, point, chosen[1] or None, name, values, stand_in, interval)
 
 

@@ -102,7 +102,7 @@ def blocks(output: str, scene: Scene) -> Iterator[str]:
     # names of virtual hosts are made up
     text = re.sub(r"node(\d)-\d+-\d+", r"node\1", output.strip())
     for block in re.split(r"\n\n+", text):
-        if any(shown in block for shown in scene.blocks):
+        if any(re.search(shown, block, re.MULTILINE) for shown in scene.blocks):
             yield "\n" + "\n".join(line.rstrip() for line in block.splitlines())
 
 

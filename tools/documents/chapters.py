@@ -26,8 +26,8 @@ class Links:
 @dataclass(frozen=True)
 class Scene:
     """A command, on virtual hosts or on this machine. Of its output the blocks are shown that
-    contain one of these texts, and of its report the figure whose title begins like this, with a
-    caption."""
+    contain one of these regular expressions, and of its report the figure whose title begins like
+    this, with a caption."""
 
     words: str
     blocks: tuple[str, ...]
@@ -70,12 +70,13 @@ CHAPTERS = (
                 ("at the end", PUBLISHED),
                 f"The share of the line rate, on virtual hosts with {ENHANCED:g} Mb/s. `limit`"
                 f" states the line rate: here {LINE:g} Mb/s, there `limit=100Gb/s`. Here one"
-                " connection fills the line.",
+                " connection fills the line, and 36 are too many for two cores: their segments"
+                " are lost and sent again.",
                 Links(2, ENHANCED),
             ),
             Scene(
                 "show last --intervals",
-                ("streams 4: ",),
+                (r"^stream .* streams 4: \d+ MB",),
                 "Its intervals with four connections, as iperf prints their sum.",
             ),
             Scene(

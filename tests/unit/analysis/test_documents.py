@@ -241,6 +241,13 @@ def test_a_value_between_nodes_beside_pairs_of_one_says_that(tmp_path: Path) -> 
     (between,) = (line for line in lines if "label two  " in line)
     assert within.startswith("another node") and between.startswith("another node")
     assert not any("the same node" in line and "here" in line for line in lines)
+    both = [case("p2p_bandwidth", TCP, 2**18, "2x1", pair=pair) for pair in ("0-0", "0-1", "1-0")]
+    (ratio_line,) = [
+        line
+        for line in text_of(*measured("openbsd_pairs", *both)).splitlines()
+        if "asymmetry" in line
+    ]
+    assert "here" not in ratio_line, "a rank with itself has no part in it"
     some = case("p2p_multi_pair", MPI, 64, "1x4", pair="0-2 1-3")
     assert "72 pairs (osu_mbw_mr); here: 2 pairs, one node" in text_of(
         *measured("ec2_streams", some)
