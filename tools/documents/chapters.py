@@ -61,8 +61,8 @@ CHAPTERS = (
                 "experiment=ec2_streams scale=cpu part=1",
                 ("at the end", PUBLISHED),
                 "iperf3 has one thread for all streams (`one`), iperf2 a thread for each (`each`)."
-                " Over loopback the two cores are the bound, not a connection: 36 streams with a"
-                " thread each, 72 threads in all, carry about what one stream does.",
+                " Over loopback the two cores are the bound, not a connection: more streams carry"
+                " no more than one. 36 with a thread each are 72 threads.",
             ),
             Scene(
                 f"experiment=ec2_streams part=1 limit={LINE:g}Mb/s streams=[1,4,36]"
@@ -82,7 +82,7 @@ CHAPTERS = (
             Scene(
                 "experiment=ec2_streams scale=cpu part=2",
                 ("±: ", PUBLISHED),
-                "osu_bw with one connection and with 36. Over loopback 36 gain little.",
+                "osu_bw with one connection and with 36. Over loopback 36 gain nothing.",
                 figure="p2p_bandwidth: bandwidth",
                 caption="Bandwidth over size with 1 and with 36 connections; dotted: the post's.",
             ),
@@ -157,7 +157,8 @@ CHAPTERS = (
             ),
             Scene("report RESULTS", (PUBLISHED,)),
         ),
-        "Xen and SR-IOV; limits by instance type; a longer round trip (this kernel has no netem).",
+        "Xen and SR-IOV; instances of these types, whose limits stand in the table; a longer round"
+        " trip (this kernel has no netem).",
     ),
     Chapter(
         "quiz",
