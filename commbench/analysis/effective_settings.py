@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from commbench.benchmarks.stream import Stream
-from commbench.core.states import Row
 from commbench.hardware.library_settings import effect_text, problem_texts
 from commbench.results.run_folder import mapping_or_empty
 
@@ -15,13 +14,12 @@ from .machines import nodes_of
 BUFFERS = ("rmem", "wmem")  # of the kernel: least, first and largest bytes
 
 
-def settings_texts(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[str]:
-    """`in effect: btl_tcp_links=36 (environment)`; `without effect: ...`; of streams `tcp: initial
-    window 10 segments, cubic, ...`."""
+def settings_texts(runs: Sequence[Mapping[str, Any]], benchmarks: Collection[str]) -> list[str]:
+    """Of runs that measured these benchmarks: `in effect: btl_tcp_links=36 (environment)`; `without
+    effect: ...`; of streams `tcp: initial window 10 segments, cubic, ...`."""
     settings = [each for run in runs for each in _settings_in(run)]
     idle = dict.fromkeys(problem_texts(settings))
-    has_streams = any(row["benchmark"] == Stream.name for row in rows)
-    connections = dict.fromkeys(map(_tcp_text, runs)) if has_streams else ()
+    connections = dict.fromkeys(map(_tcp_text, runs)) if Stream.name in benchmarks else ()
     return [
         *filter(None, [effect_text(settings)]),
         *([f"without effect: {'; '.join(idle)}"] if idle else []),

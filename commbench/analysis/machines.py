@@ -71,7 +71,8 @@ def machines_of(records: Iterable[Record]) -> list[Machine]:
         text = "; ".join(
             f"{key}={value}" for key, value in first.items() if not key.startswith("environment.")
         )
-        topology, reason = matrix_text(first), first.get("topology.reason")
+        topology = matrix_text(first)
+        reason = first.get("topology.reason")
         missing = None if topology or not reason else str(reason)
         machines.append(Machine(hosts, _facts_together(nodes), topology, missing, text))
     return machines

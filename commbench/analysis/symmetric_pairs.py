@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from commbench.core.layout import Pair
+from commbench.core.layout import Pair, pairs_text
 from commbench.core.texts import some_of
 from commbench.core.units import format_factor, plural
 from commbench.stats.interval import Interval
@@ -76,7 +76,7 @@ def _apart_text(matrix: Matrix, each: Directions) -> str:
     """`2-0 0.402 GB/s, 0-2 0.940 GB/s (2.34 x)`."""
     first, second = each.slower
     texts = [
-        f"{'-'.join(map(str, pair))} {matrix.number_with_unit(pair)}"
+        f"{pairs_text([pair])} {matrix.number_with_unit(pair)}"
         for pair in (each.slower, (second, first))
     ]
     return f"{', '.join(texts)} ({format_factor(1 + each.difference)})"

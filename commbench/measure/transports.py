@@ -254,7 +254,8 @@ class TransportEvidence:
                 self._node_of(members[first]) == self._node_of(members[second])
                 for first, second in planned.case.pairs
             }
-            within, across = True in same, False in same
+            within = True in same
+            across = False in same
         names = [self.transport] if within else []
         names += [self.between or self.transport] if across else []
         return [name for name in dict.fromkeys(names) if name is not None]

@@ -328,8 +328,7 @@ class Summary:
 
     def settings(self) -> list[str]:
         """Those with which the runs measured."""
-        rows = row_dicts(self.results.cases[["benchmark"]])
-        return settings_texts(self.results.records, rows)
+        return settings_texts(self.results.records, set(self.results.cases["benchmark"]))
 
     def left_out(self) -> list[str]:
         """What is not in the figures and answers, and why."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import itemgetter
 
 from commbench.core.states import Row, case_status
-from commbench.results.columns import GOOD_LEVEL
-from commbench.stats.interval import CERTAIN, ORDER_OF_MAGNITUDE, Certainty, Interval
+from commbench.results.columns import GOOD_LEVEL, grouped
+from commbench.stats.interval import CERTAIN, ORDER_OF_MAGNITUDE, Interval
 
 
 def interval_of(row: Row, column: str = "median_s") -> Interval | None:
@@ -67,14 +68,13 @@ def interval_note(intervals: Iterable[Interval]) -> str:
 
 def marks_note(intervals: Iterable[Interval]) -> str:
     """`~: over ±5 %; ?: over ±30 %`: what the marks of these values say of their intervals."""
-    limits: dict[Certainty, float] = {"~": CERTAIN, "?": ORDER_OF_MAGNITUDE}
-    meanings: dict[Certainty, set[str]] = {"": set(), "~": set(), "?": set()}
-    for each in intervals:
-        if each.certainty:
-            limit = f"over ±{100 * limits[each.certainty]:.0f} %"
-            meanings[each.certainty].add(limit if each.is_known else "no interval")
+    meanings = {
+        ("~", True): f"over ±{100 * CERTAIN:.0f} %",
+        ("?", True): f"over ±{100 * ORDER_OF_MAGNITUDE:.0f} %",
+        ("?", False): "no interval",
+    }
+    seen = {(each.certainty, each.is_known) for each in intervals}
+    by_mark = grouped((key for key in meanings if key in seen), itemgetter(0))
     return "; ".join(
-        f"{mark}: {' or '.join(sorted(meanings[mark], reverse=True))}"
-        for mark in limits
-        if meanings[mark]
+        f"{mark}: {' or '.join(meanings[key] for key in keys)}" for mark, keys in by_mark.items()
     )

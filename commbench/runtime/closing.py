@@ -37,7 +37,8 @@ def record_closing(folder: Path, printed: Iterable[str], is_local: bool) -> str 
 def closing_text(closing: Mapping[str, Any]) -> str | None:
     """`after the last result the ranks took 20.1 s to end, and printed 2 lines: ...`; None for a
     short and silent end. The line shown is the first with a word: Open MPI begins with a ruler."""
-    printed, seconds = closing["printed"], closing["seconds"]
+    printed = closing["printed"]
+    seconds = closing["seconds"]
     if not printed and (seconds or 0.0) < LONG_S:
         return None
     parts = [] if seconds is None else [f"took {seconds:.1f} s to end"]

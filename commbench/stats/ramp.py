@@ -44,7 +44,9 @@ def ramp_of(
     mean = float(moved.sum() / (begins_s[-1] + busy_s[-1] - begins_s[0]))
     # the last one, cut off by the end, is too short to be judged
     whole = busy_s >= np.median(busy_s) / 2
-    begins_s, moved, busy_s = begins_s[whole], moved[whole], busy_s[whole]
+    begins_s = begins_s[whole]
+    moved = moved[whole]
+    busy_s = busy_s[whole]
     rates = moved / busy_s
     last = max(0, len(rates) - max(LEAST_END, round(END_SHARE * len(rates))))
     end = float(np.median(rates[last:]))

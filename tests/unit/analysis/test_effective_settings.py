@@ -6,7 +6,7 @@ from typing import Any
 
 from commbench.analysis.effective_settings import settings_texts
 
-STREAM = [{"benchmark": "stream"}]
+STREAM = ["stream"]
 NODE = {"network.tcp_rmem_bytes": "4096 131072 6291456", "network.tcp_wmem_bytes": "4096 16384 8"}
 
 
@@ -31,7 +31,7 @@ def test_streams_tell_how_their_connections_begin() -> None:
 
 
 def test_other_benchmarks_and_runs_of_other_programs_do_not() -> None:
-    assert settings_texts([tcp()], [{"benchmark": "p2p_latency"}]) == []
+    assert settings_texts([tcp()], ["p2p_latency"]) == []
     assert settings_texts([{"run_id": "theirs"}], STREAM) == []
 
 

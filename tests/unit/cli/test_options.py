@@ -63,7 +63,8 @@ def test_the_last_of_single_runs_is_one_and_of_a_sweep_all(
         (folder / "run.json").write_text(json.dumps(record))
         return str(folder.relative_to(tmp_path))
 
-    _, newest = run(1, None), run(2, None)
+    run(1, None)
+    newest = run(2, None)
     assert with_last_runs(["last"]) == [newest]
     sweep = [run(3, "a"), run(4, "a")]
     assert with_last_runs(["last"]) == sweep

@@ -52,7 +52,8 @@ def test_without_a_value_there_is_none_and_without_ends_it_is_unknown() -> None:
 
 
 def test_marks_are_explained_where_they_stand() -> None:
-    plain, vague = Interval(1.0, 0.98, 1.02), Interval(1.0, 0.9, 1.1)
+    plain = Interval(1.0, 0.98, 1.02)
+    vague = Interval(1.0, 0.9, 1.1)
     assert marks_note([plain]) == ""
     assert marks_note([plain, vague]) == "~: over ±5 %"
     assert marks_note([vague, Interval(1.0)]) == "~: over ±5 %; ?: no interval"
