@@ -228,8 +228,7 @@ def _visit_times(row: Mapping[str, Any], samples: Columns) -> tuple[Series, ...]
     first = min(
         starts, key=lambda start: float(np.abs(medians_s[start : start + n] - wanted_s).sum())
     )
-    # under sync=clock times count from an agreed instant, which samples.parquet lacks: the medians
-    # are known
+    # of thinned samples, and of a stream, whose mean counts, the row has the right value
     factors = np.divide(
         wanted_s,
         medians_s[first : first + n],

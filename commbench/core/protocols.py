@@ -46,12 +46,8 @@ class Runner(Protocol):
     progress: NDArray[np.int64]
     calls: tuple[str, ...]
 
-    def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        """Run n repetitions and return stamps [hosted, n, 2] in ns. Raises CommunicationError.
-
-        With sync=clock repetition r begins no earlier than starts[r], in ns on the clock of the
-        stamps.
-        """
+    def __call__(self, n: int) -> NDArray[np.int64]:
+        """Run n repetitions and return stamps [hosted, n, 2] in ns. Raises CommunicationError."""
 
 
 class Control(Protocol):

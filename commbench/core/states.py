@@ -12,8 +12,8 @@ from typing import Any, Literal, get_args
 Row = Mapping[str, Any]  # of a table, by column
 CaseStatus = Literal["ok", "skipped", "failed", "invalid"]
 RunStatus = Literal["running", "done", "broken", "interrupted"]
-# late: of sync=clock, a rank began after the agreed instant; check: untimed
-Phase = Literal["connect", "warmup", "measure", "late", "check"]
+# check: untimed
+Phase = Literal["connect", "warmup", "measure", "check"]
 PHASES: tuple[Phase, ...] = ("connect", "warmup", "measure")
 FinalReason = Literal[
     "ci", "max_repetitions", "budget", "noise_stable", "fixed", "duration", "stopped"

@@ -11,7 +11,6 @@ import numpy as np
 from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.protocols import Runner
 
-from .agreed_starts import AgreedStarts
 from .collector import SampleCollector
 from .counters import CounterReader
 from .visit_setup import VisitSetup
@@ -44,43 +43,30 @@ class Blocks:
         self._setup = setup
         self._collector = collector
         self._counters = counters
-        self.agreed: AgreedStarts | None = None  # with sync=clock
         self.last = BlockResult()
         self.spent_s = 0.0
         self.loop_s = 0.0
-
-    def agree_on_starts(self) -> None:
-        """Begin each repetition at an agreed instant. Raises Unsupported on all ranks."""
-        setup = self._setup
-        assert setup.clocks is not None
-        clock = setup.clocks.of(setup.planned.members, setup.control, setup.deadline_s)
-        self.agreed = AgreedStarts(clock, setup.control, setup.planned.active, self._collector)
 
     def restart_clock(self) -> None:
         self.spent_s = 0.0
         self.loop_s = 0.0
 
     def bounded(self, n: int) -> int:
-        """At most n repetitions, as many as rank 0 can receive and agreed starts leave time for."""
-        most = n if self.agreed is None else self.agreed.most(n)
-        return min(n, max(1, min(most, BLOCK_STAMPS // len(self._setup.planned.active))))
+        """At most n repetitions, as many as rank 0 can receive."""
+        return min(n, max(1, BLOCK_STAMPS // len(self._setup.planned.active)))
 
     def run(self, runner: Runner, n: int, phase: str) -> None:
         """Run n repetitions on all ranks, and collect the stamps on rank 0."""
         setup = self._setup
         meeting = f"{phase} of {setup.planned.case}"
         stamps = np.zeros((0, 0, 2), dtype=np.int64)
-        starts = None
         problem = None
         unsupported = False
         begin_s = time.perf_counter()
-        if self.agreed is not None:
-            setup.progress.enter(f"the meeting before {meeting}")
-            starts = self.agreed.starts(n, phase == "measure", setup.deadline_s)
         setup.progress.enter(meeting, runner, setup.deadline_s)
         loop_begin_s = time.perf_counter()
         try:
-            stamps = runner(n) if starts is None else runner(n, starts)
+            stamps = runner(n)
         except (CommunicationError, Unsupported) as error:
             problem = str(error)
             unsupported = isinstance(error, Unsupported)
@@ -91,10 +77,7 @@ class Blocks:
         total_s = time.perf_counter() - begin_s
         failed_ranks = sum(part.shape[1] != n for part in parts)
         if parts and not failed_ranks:
-            (self.agreed or self._collector).add_parts(phase, parts)
-        if self.agreed is not None and self.agreed.problem:
-            problem = self.agreed.problem
-            failed_ranks = setup.control.size
+            self._collector.add_parts(phase, parts)
         # repetitions on a virtual clock take no time: blocks can't be made to last as long as a
         # meeting
         is_virtual = setup.planned.case.has_model_clock

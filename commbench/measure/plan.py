@@ -424,16 +424,11 @@ def _directions(pairs: Sequence[Pair], benchmark: Benchmark) -> list[list[Pair]]
 def _sync(
     settings: Settings, benchmark: Benchmark, schedule: Schedule | None, timer: TimerName
 ) -> Sync:
-    """sync=clock is for operations of all ranks; pairs that run at once keep their barrier.
-
-    Before events are recorded, each rank holds its GPU for as long as its own host needs, so a
-    barrier must follow.
-    """
-    paired = {"pair", "pairs"} & set(benchmark.axes)
-    sync = "barrier" if paired and settings.sync == "clock" else settings.sync
-    if timer in EVENT_TIMED and sync != "clock":
+    """Before events are recorded, each rank holds its GPU for as long as its own host needs, so a
+    barrier must follow."""
+    if timer in EVENT_TIMED:
         return "barrier"
-    return "none" if benchmark.self_synchronising and schedule != "rounds" else sync
+    return "none" if benchmark.self_synchronising and schedule != "rounds" else settings.sync
 
 
 def _window(window: object, message_bytes: int, buffers: object) -> int | None:
@@ -482,15 +477,6 @@ def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: 
         return (
             f"{case.backend} has no {case.engine} engine; it has:"
             f" {', '.join(settings.backend.engines)}"
-        )
-    if case.sync == "clock" and settings.backend.hosts_ranks:
-        return (
-            f"{case.backend} has one clock for all its ranks, which begin together; use"
-            " sync=barrier"
-        )
-    if case.sync == "clock" and case.timer != "host":
-        return (
-            f"sync=clock waits on the host's clock, timer={case.timer} does not; use sync=barrier"
         )
     return benchmark.refusal(case, layout.size)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -281,20 +281,16 @@ def time_columns(planned: Planned, visits: Sequence[Visit]) -> dict[str, Any]:
 
 
 def visit_columns(facts: RowFacts, visits: Sequence[Visit]) -> dict[str, Any]:
-    """What was noted in the visits: warm-up, clocks, counters."""
+    """What was noted in the visits: warm-up, counters, skew."""
     first = visits[0]
     last = visits[-1]
-    errors_s = _known(visit.clock_error_s for visit in visits)
-    late = _known(visit.late_repetitions for visit in visits)
-    skews_s = _known(visit.skew_s for visit in visits)
+    skews_s = [visit.skew_s for visit in visits if visit.skew_s is not None]
     retransmits = [count for visit in visits for count in visit.retransmits.values()]
     return {
         "block_k": last.block_k,
         "compute_amount": last.compute_amount,
         "warmup_s": sum(visit.warmup_s for visit in visits),
         "steady": all(visit.is_steady for visit in visits),
-        "clock_error_s": max(errors_s, default=None),
-        "late_repetitions": sum(late) if late else None,
         "first_call_s": first.first_call_s,
         "retransmits": round(sum(retransmits)) if retransmits else None,
         "repetitions": sum(visit.repetitions for visit in visits),
@@ -318,10 +314,6 @@ def _ramp_columns(ramp: Ramp | None) -> dict[str, Any]:
         "full_speed_s": ramp.full_speed_s,
         "least_gb_per_s": None if ramp.least is None else ramp.least / GB,
     }
-
-
-def _known(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
 
 
 def operation_columns(facts: RowFacts, visits: Sequence[Visit]) -> dict[str, Any]:
@@ -378,7 +370,7 @@ def _gb_per_s(operation_bytes: float, seconds: float | None) -> float | None:
 def _machine_flags(
     facts: RowFacts, visits: Sequence[Visit], numbers: Mapping[str, Any]
 ) -> dict[str, bool]:
-    """Flags about the machine and the clock; `numbers` are those of the row."""
+    """Flags about the machine; `numbers` are those of the row."""
     case = facts.planned.case
     if case.has_model_clock:
         return {}
@@ -391,17 +383,12 @@ def _machine_flags(
     )
     call_is_long = (numbers["overhead_s"] or 0.0) > CALL_SHARE * median_s
     is_host_bound = call_is_long or any(visit.is_host_bound for visit in visits)
-    late = numbers["late_repetitions"] or 0
-    unsure_s = max(numbers["skew_s"] or 0.0, numbers["clock_error_s"] or 0.0)
     return facts.flags | {
         "overhead": (
             timer_s > VISIBLE_SHARE * sample_s or (case.engine == "python" and is_host_bound)
         ),
         "throttled": any(visit.is_throttled for visit in visits),
-        "skewed": (
-            unsure_s > VISIBLE_SHARE * sample_s
-            or late > VISIBLE_SHARE * (late + numbers["repetitions"])
-        ),
+        "skewed": (numbers["skew_s"] or 0.0) > VISIBLE_SHARE * sample_s,
     }
 
 

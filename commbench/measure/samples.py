@@ -15,7 +15,6 @@ from commbench.core.states import Headline
 from commbench.hardware.nvml import throttled
 
 # phase of measured repetitions that a rank began after the agreed instant; in no statistic
-LATE = "late"
 NS_PER_S = 1e9
 RUNNING = "running"  # stop reason of the samples of a visit that goes on: of a soak
 HEADLINES = get_args(Headline)
@@ -56,10 +55,9 @@ class Samples:
     part.
 
     `series` holds the seconds of each sample by the headline rule if the blocks don't: a soak saves
-    and drops its blocks, a large world keeps only a part of them, agreed starts count from the
-    instant that was agreed. `repetitions` is then the number of all samples. `spent_s` is the time
-    in measured blocks. `late_repetitions` and `clock_error_s` are for sync=clock, `unmeasured_s`
-    for a soak, `intervals` for that of a stream (StreamIntervals.table).
+    and drops its blocks, a large world keeps only a part of them. `repetitions` is then the number
+    of all samples. `spent_s` is the time in measured blocks. `unmeasured_s` is for a soak,
+    `intervals` for that of a stream (StreamIntervals.table).
     """
 
     ranks: tuple[int, ...]
@@ -71,8 +69,6 @@ class Samples:
     series: NDArray[np.float64] | None = None
     repetitions: int | None = None
     first_call_s: float | None = None
-    late_repetitions: int | None = None
-    clock_error_s: float | None = None
     spent_s: float = 0.0
     warmup_s: float = 0.0
     steady: bool = True

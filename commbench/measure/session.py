@@ -51,7 +51,6 @@ from .conditions import Conditions, ConditionsReader
 from .early_end import EarlyEnd, VisitInFlight
 from .expectations import Verdict, verdict_on
 from .further_rounds import FurtherRounds, SearchResult, pair_search
-from .global_clock import GlobalClocks
 from .plan import duration_s, pass_order, plan
 from .plan_facts import PlanFacts
 from .preflight import MEETING_S, Request, preflight
@@ -150,7 +149,6 @@ class _Session:
         self._request = request
         self._earlier = request.earlier or EarlierStarts()
         self._cases = plan(settings, world, facts)
-        self._clocks = GlobalClocks(world, settings.interface)
         self._recorder = Recorder(settings, run, _rows_of(self._cases))
         self._early_end = EarlyEnd(world, self._recorder, run, request.has_parent)
         self._search: FurtherRounds | None = None
@@ -327,7 +325,6 @@ class _Session:
             empty_sample_s=self._conditions.empty_sample_s,
             sink=partial(self._record, planned, started=started),
             progress=self._progress,
-            clocks=self._clocks,
             number=number,
             first_block_k=self._recorder.block_k(planned),
             slow_start=self._conditions.evidence.starts_slowly(planned),

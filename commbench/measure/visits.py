@@ -85,8 +85,6 @@ class Visit:
     is_steady: bool = True
     first_call_s: float | None = None
     skew_s: float | None = None  # median difference between the starts of the ranks
-    clock_error_s: float | None = None
-    late_repetitions: int | None = None
     unmeasured_s: float | None = None  # of a soak
     ramp: Ramp | None = None  # in B/s
     retransmits: Mapping[int, float] = field(default_factory=dict)  # by rank
@@ -134,8 +132,6 @@ class Visit:
             is_steady=samples.steady,
             first_call_s=row.first_call_s,
             skew_s=row.skew_s,
-            clock_error_s=samples.clock_error_s,
-            late_repetitions=samples.late_repetitions,
             unmeasured_s=samples.unmeasured_s,
             ramp=ramp,
             retransmits=dict(readings(row.counts, RETRANSMITS)),
@@ -202,7 +198,6 @@ def earlier_visits(earlier: EarlierVisits, z: float = Z95, kept: int = KEPT_TIME
                 is_steady=row["steady"],
                 first_call_s=row["first_call_s"],
                 skew_s=row.get("skew_s"),
-                clock_error_s=row["clock_error_s"],
                 is_throttled="throttled" in row["warnings"],
                 is_host_bound="overhead" in row["warnings"],
             )
@@ -211,7 +206,6 @@ def earlier_visits(earlier: EarlierVisits, z: float = Z95, kept: int = KEPT_TIME
     visits[0] = replace(
         visits[0],
         warmup_s=row["warmup_s"],
-        late_repetitions=row["late_repetitions"],
         retransmits={} if retransmits is None else {0: retransmits},
     )
     return visits

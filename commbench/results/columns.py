@@ -2,7 +2,7 @@
 
 SCHEMA_VERSION history:
   4  2026-11-26: timing_mode is named timer, launch trial, segment launch; sync=window sync=clock.
-     Earlier versions are not read
+     Earlier versions are not read. 2026-11-28: sync=clock and its columns are gone
   3  2026-11-25: case ids of the variables that differ from their defaults, so that a new variable
      changes no id of an earlier run; variables in the order of tables
 
@@ -128,10 +128,6 @@ RESULTS = _columns(
     steady                 | flag    |      | every warm-up ended because times were steady, not at
                                               its limit
     lag1                   | number  |      | autocorrelation of consecutive samples (of those kept)
-    clock_error_s          | number  | s    | sync=clock: largest error of a rank's global clock
-                                              against rank 0's
-    late_repetitions       | integer |      | sync=clock: repetitions that a rank began late;
-                                              excluded from statistics
     retransmits            | integer |      | TCP segments that backend=tcp resent while measuring,
                                               on all ranks
     first_call_s           | number  | s    | whole first call, round trip or window; excludes

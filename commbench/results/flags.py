@@ -37,8 +37,7 @@ FLAGS = {
         " container with --shm-size=8g or --ipc=host",
     ),
     "skewed": Flag(
-        "ranks began a repetition more than 5 % of its time apart (column skew_s), or sync=clock"
-        " knows the starts no better than that (clock_error_s, late_repetitions)",
+        "ranks began a repetition more than 5 % of its time apart (column skew_s)",
         "the wait for the last rank is a part of the time; larger messages are less affected",
     ),
     "impossible": Flag(

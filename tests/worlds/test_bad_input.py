@@ -179,7 +179,7 @@ ONE_LINE = {
     "plan=maybe": "plan=maybe is neither true nor false",
     "in_place=2": "in_place=2 is neither true nor false",
     "bind=foo": "bind=foo is unknown; allowed: auto, core, numa, none",
-    "sync=foo": "sync=foo is unknown; allowed: barrier, clock, none",
+    "sync=foo": "sync=foo is unknown; allowed: barrier, none",
     "cache=foo": "cache=foo is unknown; allowed: auto, warm, rotate",
     "engine=foo": "engine=foo is unknown; allowed: auto, python, native",
     "engine=[]": "engine=[] measures nothing",

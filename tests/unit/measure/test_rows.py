@@ -502,16 +502,12 @@ def test_skew_is_held_against_the_sample_and_not_against_one_of_its_messages() -
 
 
 def test_skew_is_unknown_between_nodes_and_known_within_one() -> None:
-    """Clocks of nodes are seconds apart; a window has agreed starts."""
+    """Clocks of nodes are seconds apart."""
     nodes = World(0, 4, ((0, 1), (2, 3)), (0,))
     apart = np.array([[0], [0], [10**12], [10**12]])
     planned = planned_of("all_reduce", 4)
     seen = row_of(planned, samples(CALM[[0, 1, 0, 1]], start_ns=apart), world=nodes)
     assert seen["warnings"] == [] and seen["skew_s"] is None
-    clocked = replace(planned, case=replace(planned.case, sync="clock"))
-    assert (
-        row_of(clocked, samples(CALM[[0, 1, 0, 1]], start_ns=apart), world=nodes)["warnings"] == []
-    )
     pair = replace(
         planned,
         case=replace(planned.case, pair="0-1", schedule="rounds"),
@@ -519,16 +515,6 @@ def test_skew_is_unknown_between_nodes_and_known_within_one() -> None:
     )
     seen = row_of(pair, samples(CALM, start_ns=apart[:2]), world=nodes)
     assert seen["warnings"] == [] and seen["skew_s"] == 0
-
-
-def test_a_window_of_uncertain_clocks_or_late_ranks_is_told() -> None:
-    planned = planned_of("all_reduce", 2, "sync=clock")
-    calm = samples(CALM)
-    for error_s, late, expected in [
-        (4e-4, 5, []), (6e-4, 5, ["skewed"]), (4e-4, 6, ["skewed"]),
-    ]:  # fmt: skip
-        window = replace(calm, clock_error_s=error_s, late_repetitions=late)
-        assert row_of(planned, window)["warnings"] == expected, (error_s, late)
 
 
 def test_a_soak_says_how_much_of_it_was_not_measured() -> None:

@@ -387,8 +387,6 @@ NUMBERS = (
         "block_k",
         "operations_per_sample",
         "warnings",
-        "late_repetitions",
-        "clock_error_s",
         "skew_s",
     ),
 )
@@ -401,7 +399,7 @@ def planned() -> Planned:
     return planned
 
 
-def visit(seed: int, late: int | None = None) -> Samples:
+def visit(seed: int) -> Samples:
     """Two ranks: a connecting repetition, a warm-up, two blocks of 60 and 40 measured repetitions
     of about 10 us."""
     rng = default_rng(seed)
@@ -414,16 +412,14 @@ def visit(seed: int, late: int | None = None) -> Samples:
         stamps = np.stack([np.zeros_like(elapsed), elapsed], axis=2)
         blocks.append(Block(phase, index, stamps, first.get(phase, 0)))
         first["measure"] += n if phase == "measure" else 0
-    return Samples(
-        (0, 1), tuple(blocks), 1, "ci", 0, spent_s=0.5, warmup_s=0.1, late_repetitions=late
-    )
+    return Samples((0, 1), tuple(blocks), 1, "ci", 0, spent_s=0.5, warmup_s=0.1)
 
 
 def recorded(planned: Planned, *seeds: int) -> CaseRecord:
     """A record of one start."""
     record = CaseRecord()
     for seed in seeds:
-        add_visit(record, planned, visit(seed, late=seed))
+        add_visit(record, planned, visit(seed))
     return record
 
 
@@ -441,7 +437,7 @@ def test_a_continued_record_gives_the_row_of_an_unbroken_one(planned: Planned) -
     whole = recorded(planned, 1, 2, 3)
     later = CaseRecord(earlier_visits(read_back(planned, recorded(planned, 1, 2), [0, 0])))
     assert (later.visits[0].block_k, later.spent_s(1)) == (1, 0.0)
-    add_visit(later, planned, visit(3, late=3), launch=1)
+    add_visit(later, planned, visit(3), launch=1)
     assert later.spent_s(1) == 0.5 + 0.1, "the time of this launch with its warm-up"
     seen, wanted = (row_of(planned, record) for record in (later, whole))
     wanted["visit_launches"] = [0, 0, 1]
@@ -554,10 +550,8 @@ def test_a_visit_that_was_still_running_is_replaced_by_the_longer_one(planned: P
 
 
 @pytest.mark.parametrize("worst", [0, 1, 2])
-def test_errors_of_the_clock_late_starts_and_what_disturbs_a_gpu_are_those_of_all_visits(
-    planned: Planned, worst: int
-) -> None:
-    """The largest error, all late starts, and the largest share of a rank in a visit."""
+def test_what_disturbs_a_gpu_is_that_of_all_visits(planned: Planned, worst: int) -> None:
+    """The largest share of a rank in a visit."""
 
     def bound(rank: int, *totals: float) -> list[Counts]:
         return [Counts(rank, at, {MEASURED_HOST_BOUND: total}) for at, total in enumerate(totals)]
@@ -565,8 +559,7 @@ def test_errors_of_the_clock_late_starts_and_what_disturbs_a_gpu_are_those_of_al
     record = CaseRecord()
     for number in range(3):
         samples = replace(
-            visit(number, late=number + 1),
-            clock_error_s=4e-6 if number == worst else 1e-6,
+            visit(number),
             repetitions=100,
             counts=(
                 *bound(0, 1, 7 if number == worst else 2),
@@ -576,7 +569,6 @@ def test_errors_of_the_clock_late_starts_and_what_disturbs_a_gpu_are_those_of_al
         )
         add_visit(record, planned, samples)
     values = row_of(planned, record)
-    assert (values["clock_error_s"], values["late_repetitions"]) == (4e-6, 1 + 2 + 3)
     assert [visit.is_host_bound for visit in record.visits].index(True) == worst
     assert {"overhead", "throttled"} <= set(values["warnings"])
 
