@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commbench.core.states import Row, RunStatus, status_of_run
+from commbench.core.states import UNFINISHED, Row, RunStatus, status_of_run
 from commbench.core.texts import size_text, span_text
 from commbench.core.units import natural_key, plural
-from commbench.results.columns import UNFINISHED
 from commbench.results.intervals import interval_of
 from commbench.results.run_folder import resume_command
 from commbench.stats.interval import Certainty

@@ -13,9 +13,8 @@ import numpy as np
 from commbench.config.settings import SEARCH, Job, received
 from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError, WorldBroken
-from commbench.core.states import CaseStatus, Phase, case_status
+from commbench.core.states import UNFINISHED, CaseStatus, Phase, case_status
 from commbench.measure.expectations import Verdict
-from commbench.results.columns import UNFINISHED
 from commbench.results.load import counting_ranks, load_run, read_rows
 from commbench.results.recorded import Columns, recorded_rows, recorded_samples
 from commbench.runtime.exit_protocol import FOLDER, JOB, RESUME, leave_status

@@ -23,12 +23,11 @@ from commbench.config.settings import Job, job_of
 from commbench.core.case import RankIdentity
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
-from commbench.core.states import status_of_run
+from commbench.core.states import UNFINISHED, status_of_run
 from commbench.core.terminal import Terminal, print_error, printable
 from commbench.hardware.host import is_busy, load_facts
 from commbench.hardware.resource_limits import cpu_limit_cores
 from commbench.hardware.sources import ROOT
-from commbench.results.columns import UNFINISHED
 from commbench.results.load import load_run, read_rows
 from commbench.results.run_folder import (
     check_readable,

@@ -20,6 +20,10 @@ FinalReason = Literal[
 ]
 # running: a soak that is written while it runs; interrupted: the case needs another visit
 UnfinishedReason = Literal["running", "interrupted"]
+StopReason = FinalReason | UnfinishedReason
+STOP_REASONS: tuple[FinalReason, ...] = get_args(FinalReason)
+UNFINISHED: tuple[UnfinishedReason, ...] = get_args(UnfinishedReason)
+INTERRUPTED: UnfinishedReason = "interrupted"
 # of an acceptance, in the order in which they run
 Stage = Literal["alone", "pairs", "rails", "scaling", "soak"]
 STAGES: tuple[Stage, ...] = get_args(Stage)

@@ -1,5 +1,5 @@
-"""The independent variables of a case, in one table: the fields of Case, with what the rest of
-commbench needs to know about each.
+"""The independent variables of a case, in one table: the fields of Variables, with what the rest
+of commbench needs to know about each.
 
 Derived from it: the keys of the configuration, the axes of a plan, columns, titles and order of
 tables, case ids, what a comparison and a report set side by side. To add a variable, add its field
@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -37,10 +38,19 @@ Overlap = Literal["sleep", "memory", "matmul"]
 Timed = Literal["communication", "compute", "compute_beside", "together"]
 Options = tuple[tuple[str, str], ...]  # names and values, sorted
 
-VariableKind = Literal["text", "integer", "flag", "map"]
+Kind = Literal["text", "integer", "number", "flag", "map", "texts", "numbers", "time"]
 Scope = Literal["all", "operation", "backend"]
 
-KIND_OF_TYPE: dict[Any, VariableKind] = {str: "text", int: "integer", bool: "flag", Options: "map"}
+KIND_OF_TYPE: dict[Any, Kind] = {
+    str: "text",
+    int: "integer",
+    float: "number",
+    bool: "flag",
+    Options: "map",
+    tuple[str, ...]: "texts",
+    tuple[float, ...]: "numbers",
+    datetime: "time",
+}
 NO_DTYPE = "none"  # of an operation without a message
 SIZES = ("message_bytes", "elements")  # what the rows of a curve differ in
 INT64_MAX = 2**63 - 1
@@ -50,7 +60,7 @@ REQUIRED = object()  # no default
 @dataclass(frozen=True)
 class Variable:
     """What is known of one variable; its name and kind (text, integer, flag or map) are those of
-    the field of Case.
+    the field of Variables.
 
     default: left out of case ids, titles and tables; REQUIRED for one that every case has. usual:
     another value that titles and tables leave out. choices: the values of its key; () for a key
@@ -63,7 +73,7 @@ class Variable:
 
     meaning: str
     name: str = ""
-    kind: VariableKind = "text"
+    kind: Kind = "text"
     unit: str = ""
     default: Any = REQUIRED
     usual: Any = None
@@ -79,15 +89,15 @@ class Variable:
 
 
 def variable(meaning: str, **facts: Any) -> Any:
-    """A field of Case; `facts` are fields of Variable."""
+    """A field of Variables; `facts` are fields of Variable."""
     known = Variable(meaning, **facts)
     default = dataclasses.MISSING if known.default is REQUIRED else known.default
     return field(default=default, metadata={"variable": known})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
-    """One point of the independent variables, in the order in which tables are sorted; a variable
+class Variables:
+    """The independent variables of a case or of a row, in the order in which tables are sorted; one
     that does not apply is None."""
 
     benchmark: str = variable("operation that was measured", bare=True)
@@ -304,6 +314,26 @@ class Case:
         beside=True,
     )
 
+    @property
+    def has_model_clock(self) -> bool:
+        """Whether its times are those of a model, and no clock was read."""
+        return self.engine == MODEL_ENGINE
+
+    @property
+    def is_round(self) -> bool:
+        """Whether several pairs run at once, with a row for each."""
+        return self.schedule == "rounds" and len(self.pairs) > 1
+
+    @cached_property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """`pair` as rank pairs: "0-1" is one, "0-2 1-3" are two at once."""
+        return tuple(parse_pairs(self.pair))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case(Variables):
+    """One point of the independent variables."""
+
     @cached_property
     def case_id(self) -> str:
         """A hash of the variables that differ from their default, equal in every run that measures
@@ -320,21 +350,6 @@ class Case:
     def row_ids(self) -> tuple[str, ...]:
         """The case_id of each of `single_cases`."""
         return tuple(single.case_id for single in self.single_cases)
-
-    @property
-    def has_model_clock(self) -> bool:
-        """Whether its times are those of a model, and no clock was read."""
-        return self.engine == MODEL_ENGINE
-
-    @property
-    def is_round(self) -> bool:
-        """Whether several pairs run at once, with a row for each."""
-        return self.schedule == "rounds" and len(self.pairs) > 1
-
-    @cached_property
-    def pairs(self) -> tuple[tuple[int, int], ...]:
-        """`pair` as rank pairs: "0-1" is one, "0-2 1-3" are two at once."""
-        return tuple(parse_pairs(self.pair))
 
     @property
     def single_cases(self) -> tuple[Case, ...]:
@@ -398,19 +413,21 @@ class Mode:
 
 
 def _table() -> tuple[Variable, ...]:
-    hints = get_type_hints(Case)
+    hints = get_type_hints(Variables)
     return tuple(
-        dataclasses.replace(each.metadata["variable"], name=each.name, kind=_kind(hints[each.name]))
-        for each in dataclasses.fields(Case)
+        dataclasses.replace(
+            each.metadata["variable"], name=each.name, kind=kind_of(hints[each.name])
+        )
+        for each in dataclasses.fields(Variables)
     )
 
 
-def _kind(hint: Any) -> str:
+def kind_of(hint: Any) -> Kind:
     """The kind of a column with values of a type, which may also be None."""
     if hint in KIND_OF_TYPE:
         return KIND_OF_TYPE[hint]
     choices = [choice for choice in get_args(hint) if choice is not type(None)]
-    return "text" if all(isinstance(choice, str) for choice in choices) else _kind(choices[0])
+    return "text" if all(isinstance(choice, str) for choice in choices) else kind_of(choices[0])
 
 
 TABLE = _table()

@@ -14,8 +14,8 @@ from commbench.backends.buffers.memory import resident_bytes
 from commbench.config.settings import Settings
 from commbench.core.case import Planned
 from commbench.core.protocols import Entry
+from commbench.core.states import INTERRUPTED
 from commbench.core.variables import Case
-from commbench.results.columns import INTERRUPTED
 from commbench.results.fan_out import FanOut
 from commbench.runtime.output import Reporter
 from commbench.runtime.recovery import EarlierVisits

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.case import Planned
-from commbench.results.columns import INTERRUPTED
+from commbench.core.states import INTERRUPTED
 
 from .blocks import Blocks
 from .collector import SampleCollector

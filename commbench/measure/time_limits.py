@@ -12,7 +12,7 @@ import numpy as np
 
 from commbench.config.settings import Settings
 from commbench.core.case import Planned
-from commbench.results.columns import INTERRUPTED
+from commbench.core.states import INTERRUPTED
 from commbench.stats.series import SMALLEST_INTERVAL, Series, half_width, steady
 
 from .visits import CaseRecord, Visit, estimate

@@ -16,8 +16,8 @@ from statistics import median
 
 import numpy as np
 
+from commbench.core.states import INTERRUPTED
 from commbench.core.units import format_seconds
-from commbench.results.columns import INTERRUPTED
 from commbench.runtime.recovery import EarlierVisits
 from commbench.stats.interval import Interval
 from commbench.stats.ramp import Ramp, ramp_of

@@ -25,13 +25,13 @@ from commbench.analysis.overlaps import (
 from commbench.analysis.slow_pairs import Matrix, findings_in, matrices, told_once
 from commbench.core.layout import Layout
 from commbench.core.protocols import Entry
-from commbench.core.states import Row, case_status, status_of_run
+from commbench.core.states import INTERRUPTED, Row, case_status, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
 from commbench.core.texts import shown_value, some_of
 from commbench.core.units import NO_NUMBER, format_bytes, format_number, plural, short_pairs
 from commbench.core.variables import MODEL_ENGINE, SHOWN, is_number, is_usual
 from commbench.hardware.torch_install import other_torch_text
-from commbench.results.columns import INTERRUPTED, row_order
+from commbench.results.columns import row_order
 from commbench.results.flags import binding_text, shared_flags, warnings_of
 from commbench.results.intervals import interval_note, marks_note
 from commbench.results.run_folder import PARTS, RECORD, exists, record_problem

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from commbench.core.states import Row, case_status, status_of_run
+from commbench.core.states import UNFINISHED, Row, case_status, status_of_run
 from commbench.core.terminal import Terminal
 from commbench.core.texts import limit_text, some_of
 from commbench.core.units import format_bytes, plural
-from commbench.results.columns import UNFINISHED
 from commbench.results.flags import FLAGS, UNKNOWN_FLAG, Flag, warnings_of
 from commbench.results.run_folder import resume_command
 

@@ -15,27 +15,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast
 
 from commbench.core.errors import Unreadable
-from commbench.core.states import (
-    FinalReason,
-    Row,
-    UnfinishedReason,
-)
+from commbench.core.states import Row as AnyRow
 from commbench.core.units import format_bytes, natural_key, short_pairs
-from commbench.core.variables import NAMES, TABLE, VariableKind, is_usual
+from commbench.core.variables import NAMES, TABLE, Kind, is_usual
+
+from .row import KINDS, ColumnRole, Row
 
 GroupItem = TypeVar("GroupItem")
 GroupKey = TypeVar("GroupKey", bound=Hashable)
-ColumnKind = Literal[VariableKind, "number", "texts", "numbers", "time"]
-ColumnRole = Literal["variable", "identity", "result"]
-
-INTERRUPTED = "interrupted"  # stop reason of a case that needs another visit
-STOP_REASONS: tuple[str, ...] = get_args(FinalReason)
-UNFINISHED: tuple[str, ...] = get_args(UnfinishedReason)
 SCHEMA_VERSION = 4
 GOOD_LEVEL = 0.95  # of an interval; that of a row that does not say it
 
@@ -45,7 +37,7 @@ class Column:
     """A column of a table of results."""
 
     name: str
-    kind: ColumnKind
+    kind: Kind
     role: ColumnRole
     unit: str
     meaning: str
@@ -57,133 +49,25 @@ def _columns(role: ColumnRole, table: str) -> tuple[Column, ...]:
     columns = []
     for row in rows:
         name, kind, unit, meaning = map(str.strip, row.split("|"))
-        columns.append(Column(name, cast(ColumnKind, kind), role, unit, meaning))
+        columns.append(Column(name, cast(Kind, kind), role, unit, meaning))
     return tuple(columns)
 
 
 VARIABLES = tuple(
     Column(each.name, each.kind, "variable", each.unit, each.meaning) for each in TABLE
 )
-IDENTITY = _columns(
-    "identity",
-    """
-    run_id     | text    |   | folder of the run; sorts by time
-    case_id    | text    |   | hash of the independent variables; equal in every run
-    sweep_id   | text    |   | jobs that were started by one command
-    trial      | integer |   | number of the run among its repeats
-    label      | text    |   | given by the user
-    hosts      | text    |   | names of the nodes of the ranks, sorted
-    launch     | integer |   | number of the start of the run's processes; resuming adds one
-    order      | integer |   | position of the case in its run
-    started_at | time    |   | wall clock, UTC
-    status     | text    |   | ok, skipped, failed, invalid
-    reason     | text    |   | why status is not ok, or details of a flag
-    warnings   | texts   |   | flags: what to know before quoting the median
-    """,
-)
-RESULTS = _columns(
-    "result",
-    """
-    library_version        | text    |      | version in `library`; null if it has none
-    bytes_per_rank         | integer | B    | block of a rank, where a collective divides the
-                                              message
-    busiest_bytes          | integer | B    | traffic: most that a rank sends to or receives from
-                                              others, whichever is more
-    imbalance              | number  |      | traffic: busiest_bytes over the mean of all ranks
-    within_nodes_bytes     | integer | B    | traffic: between ranks of the same node
-    between_nodes_bytes    | integer | B    | traffic: between ranks of different nodes
-    source                 | integer |      | first rank of the pair, the initiator; null for
-                                              several pairs at once
-    destination            | integer |      | second rank of the pair; null likewise
-    nodes                  | integer |      | nodes of the layout
-    ranks_per_node         | integer |      | ranks on each of them
-    world_size             | integer |      | ranks of the layout
-    headline               | text    |      | whose clock counted: initiator, receiver,
-                                              max_over_ranks, max_over_senders
-    median_of              | text    |      | what each time is: half a round trip, window /
-                                              messages, collective, ...
-    messages_per_call      | integer |      | messages to a peer in one call to the library; null
-                                              for collectives
-    operations_per_sample  | integer |      | messages or collectives per sample
-    block_k                | integer |      | samples between two stamps; more than 1 if the clock
-                                              would be visible
-    compute_amount         | integer |      | overlap: ns slept, bytes copied or matrices of 64 x 64
-                                              multiplied in a sample
-    clock                  | text    |      | monotonic: CLOCK_MONOTONIC; device: the GPU's events;
-                                              virtual: simulated
-    repetitions            | integer |      | measured samples
-    effective_repetitions  | number  |      | repetitions, corrected for autocorrelation
-    stop_reason            | text    |      | why it ended: STOP_REASONS; otherwise running,
-                                              interrupted
-    unmeasured_s           | number  | s    | soak: its duration minus the time in repetitions; a
-                                              stall of over 1 s in one counts as outside
-    end_gb_per_s           | number  | GB/s | soak of a stream: rate at its end, the median of the
-                                              last fifth of its intervals
-    first_second_gb_per_s  | number  | GB/s | the same: rate in its first second; null below 1.5 s,
-                                              and where intervals are longer
-    full_speed_s           | number  | s    | the same: from its start to 95 % of end_gb_per_s; null
-                                              where it may still be rising
-    least_gb_per_s         | number  | GB/s | the same: its slowest interval after that
-    warmup_s               | number  | s    | warm-up time of all visits
-    steady                 | flag    |      | every warm-up ended because times were steady, not at
-                                              its limit
-    lag1                   | number  |      | autocorrelation of consecutive samples (of those kept)
-    retransmits            | integer |      | TCP segments that backend=tcp resent while measuring,
-                                              on all ranks
-    first_call_s           | number  | s    | whole first call, round trip or window; excludes
-                                              earlier connection setup
-    empty_sample_s         | number  | s    | time between two stamps without a step; contained in
-                                              every sample
-    skew_s                 | number  | s    | from the first to the last rank's start; null without
-                                              a common clock
-    min_s                  | number  | s    | fastest operation
-    median_s               | number  | s    | median operation: half a round trip, one message, or
-                                              one collective; of a soak of a stream the mean write,
-                                              all its time / all writes
-    ci_low_s               | number  | s    | lower end of the interval of the median
-    ci_high_s              | number  | s    | upper end of the interval
-    interval_of            | text    |      | what the interval is over: visits, launches,
-                                              repetitions of one visit
-    interval_level         | number  |      | confidence level of the interval, such as 0.95, or
-                                              0.75 for 3 visits
-    visits                 | integer |      | measurements of the case across the run; median_s is
-                                              their median
-    visit_spread           | number  |      | largest over smallest median of the visits
-    visits_s               | number  | s    | from the start of the first visit to the end of the
-                                              last, without the time between starts of a run
-    visit_medians_s        | numbers | s    | median of each visit, in chronological order
-    visit_launches         | numbers |      | launch of each visit
-    mean_s                 | number  | s    | mean operation
-    p90_s                  | number  | s    | nearest rank; null below 29 samples, or if a sample is
-                                              several operations
-    p95_s                  | number  | s    | null below 59 samples
-    p99_s                  | number  | s    | null below 299 samples
-    p999_s                 | number  | s    | null below 2995 samples
-    max_s                  | number  | s    | slowest operation
-    outliers               | integer |      | samples more than 1.5 interquartile ranges outside the
-                                              quartiles (Tukey)
-    algbw_gb_per_s         | number  | GB/s | bytes of one operation / median_s, 10^9 B/s
-    algbw_ci_low_gb_per_s  | number  | GB/s | the same at ci_high_s
-    algbw_ci_high_gb_per_s | number  | GB/s | the same at ci_low_s
-    busbw_gb_per_s         | number  | GB/s | algbw x bus factor of the operation; null where not
-                                              defined
-    wire_gb_per_s          | number  | GB/s | load on the wire, where the algorithm is known
-    message_rate_per_s     | number  | 1/s  | operations per second
-    limit_gb_per_s         | number  | GB/s | upper bound set by the hardware, per direction
-    limit_name             | text    |      | which limit that is
-    efficiency             | number  |      | busbw / limit
-    overhead_s             | number  | s    | collectives: all_reduce on a group of one rank, by the
-                                              same engine
-    wrong_elements         | integer |      | elements with a wrong value, in all checks
-    cuda_ipc_effective     | text    |      | whether CUDA IPC was used; null where it does not
-                                              apply
-    transport              | text    |      | transport that was used, as far as the library reports
-                                              it
-    link                   | text    |      | NV#, PIX, PXB, PHB, NODE, SYS, NET or SELF, from the
-                                              topology matrix
-    """.replace("STOP_REASONS", ", ".join(STOP_REASONS)),
-)
-CASES = VARIABLES + IDENTITY + RESULTS
+
+
+def _columns_of_rows() -> tuple[Column, ...]:
+    """The fields of Row beside the variables."""
+    return tuple(
+        Column(each.name, KINDS[each.name], **each.metadata)
+        for each in fields(Row)
+        if "role" in each.metadata
+    )
+
+
+CASES = VARIABLES + _columns_of_rows()
 SAMPLES = _columns(
     "identity",
     """
@@ -245,12 +129,12 @@ def arrow_schema(table: str) -> Any:
     return pa.schema(fields, metadata={"schema_version": str(SCHEMA_VERSION)})
 
 
-def of_same_run(row: Row, differing: Container[str]) -> tuple[Any, ...]:
+def of_same_run(row: AnyRow, differing: Container[str]) -> tuple[Any, ...]:
     """What rows of a run have in common that differ in these variables at most."""
     return (row.get("run_id"), *(hashable(row[name]) for name in NAMES if name not in differing))
 
 
-def case_text(case: Row) -> str:
+def case_text(case: AnyRow) -> str:
     """A row, or the fields of a Case, as `p2p_latency 1x2 0-1 1 KiB`; of many pairs, the first and
     the last. Of an overlap with its part: `all_reduce 1x2 1 KiB, matmul together`; of a job with
     what it is replayed with: `replay 1x2, gaps matmul late 1:2ms`."""
@@ -270,7 +154,7 @@ def place_text(node: str | None) -> str:
     return f"{len(nodes)} nodes at once" if len(nodes) > 1 else "".join(f"node {n}" for n in nodes)
 
 
-def row_order(row: Row) -> tuple[Any, ...]:
+def row_order(row: AnyRow) -> tuple[Any, ...]:
     """Sort key of a row, or of the fields of a Case."""
     return tuple(natural_key(row[name]) for name in NAMES)
 

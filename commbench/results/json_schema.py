@@ -7,10 +7,11 @@ import sys
 from typing import Any, get_args
 
 from commbench.core.states import CaseStatus
+from commbench.core.variables import Kind
 
-from .columns import SCHEMA_VERSION, TABLES, Column, ColumnKind
+from .columns import SCHEMA_VERSION, TABLES, Column
 
-TYPES: dict[ColumnKind, dict[str, Any]] = {
+TYPES: dict[Kind, dict[str, Any]] = {
     "text": {"type": ["string", "null"]},
     "integer": {"type": ["integer", "null"]},
     "number": {"type": ["number", "null"]},

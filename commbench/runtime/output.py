@@ -23,11 +23,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from commbench.core.states import Row, case_status
+from commbench.core.states import UNFINISHED, Row, case_status
 from commbench.core.terminal import TERMINAL, Terminal, printable
 from commbench.core.units import format_seconds
 from commbench.core.variables import Case
-from commbench.results.columns import UNFINISHED, case_text
+from commbench.results.columns import case_text
 
 from .printing import SafeStream
 

@@ -17,6 +17,7 @@ from numpy.random import Generator, default_rng
 from visited import add_visit
 
 from commbench.core.case import Planned, World
+from commbench.core.states import INTERRUPTED
 from commbench.measure.conditions import Conditions
 from commbench.measure.counters import MeasuredCounters
 from commbench.measure.plan import plan
@@ -44,7 +45,6 @@ from commbench.measure.visits import (
     levels_text,
     spread,
 )
-from commbench.results.columns import INTERRUPTED
 from commbench.runtime.control import hosted_world
 from commbench.runtime.recovery import EarlierVisits
 from commbench.stats.series import Series

@@ -1,0 +1,235 @@
+"""A row of cases.parquet: the independent variables of a case, who measured it, and its result.
+
+The fields are the columns, with their units and meanings. To add a column, add its field here and
+its value in measure/rows.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, get_type_hints
+
+from commbench.core.states import (
+    STOP_REASONS,
+    UNFINISHED,
+    CaseStatus,
+    Headline,
+    StopReason,
+)
+from commbench.core.variables import Kind, Options, Variables, kind_of
+
+ColumnRole = Literal["variable", "identity", "result"]
+IntervalOf = Literal["visits", "launches", "repetitions"]
+
+
+def identity(meaning: str, *, unit: str = "", default: Any = None) -> Any:
+    """A field of Row that says which measurement it is."""
+    return _column("identity", meaning, unit, default)
+
+
+def result(meaning: str, *, unit: str = "") -> Any:
+    """A field of Row that was measured or derived; None where it is not known."""
+    return _column("result", meaning, unit, None)
+
+
+def _column(role: ColumnRole, meaning: str, unit: str, default: Any) -> Any:
+    return field(default=default, metadata={"role": role, "meaning": meaning, "unit": unit})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(Variables):
+    """A case of a run. Without a number, `reason` says why."""
+
+    run_id: str = identity("folder of the run; sorts by time", default="")
+    case_id: str = identity("hash of the independent variables; equal in every run", default="")
+    sweep_id: str | None = identity("jobs that were started by one command")
+    trial: int | None = identity("number of the run among its repeats")
+    label: str | None = identity("given by the user")
+    hosts: str | None = identity("names of the nodes of the ranks, sorted")
+    launch: int | None = identity("number of the start of the run's processes; resuming adds one")
+    order: int | None = identity("position of the case in its run")
+    started_at: datetime | None = identity("wall clock, UTC")
+    status: CaseStatus = identity("ok, skipped, failed, invalid", default="ok")
+    reason: str | None = identity("why status is not ok, or details of a flag")
+    warnings: tuple[str, ...] = identity(
+        "flags: what to know before quoting the median", default=()
+    )
+
+    library_version: str | None = result("version in `library`; null if it has none")
+    bytes_per_rank: int | None = result(
+        "block of a rank, where a collective divides the message", unit="B"
+    )
+    busiest_bytes: int | None = result(
+        "traffic: most that a rank sends to or receives from others, whichever is more", unit="B"
+    )
+    imbalance: float | None = result("traffic: busiest_bytes over the mean of all ranks")
+    within_nodes_bytes: int | None = result("traffic: between ranks of the same node", unit="B")
+    between_nodes_bytes: int | None = result("traffic: between ranks of different nodes", unit="B")
+    source: int | None = result(
+        "first rank of the pair, the initiator; null for several pairs at once"
+    )
+    destination: int | None = result("second rank of the pair; null likewise")
+    nodes: int | None = result("nodes of the layout")
+    ranks_per_node: int | None = result("ranks on each of them")
+    world_size: int | None = result("ranks of the layout")
+    headline: Headline | None = result(
+        "whose clock counted: initiator, receiver, max_over_ranks, max_over_senders"
+    )
+    median_of: str | None = result(
+        "what each time is: half a round trip, window / messages, collective, ..."
+    )
+    messages_per_call: int | None = result(
+        "messages to a peer in one call to the library; null for collectives"
+    )
+    operations_per_sample: int | None = result("messages or collectives per sample")
+    block_k: int | None = result(
+        "samples between two stamps; more than 1 if the clock would be visible"
+    )
+    compute_amount: int | None = result(
+        "overlap: ns slept, bytes copied or matrices of 64 x 64 multiplied in a sample"
+    )
+    clock: str | None = result(
+        "monotonic: CLOCK_MONOTONIC; device: the GPU's events; virtual: simulated"
+    )
+    repetitions: int | None = result("measured samples")
+    effective_repetitions: float | None = result("repetitions, corrected for autocorrelation")
+    stop_reason: StopReason | None = result(
+        f"why it ended: {', '.join(STOP_REASONS)}; otherwise {', '.join(UNFINISHED)}"
+    )
+    unmeasured_s: float | None = result(
+        "soak: its duration minus the time in repetitions; a stall of over 1 s in one counts as"
+        " outside",
+        unit="s",
+    )
+    end_gb_per_s: float | None = result(
+        "soak of a stream: rate at its end, the median of the last fifth of its intervals",
+        unit="GB/s",
+    )
+    first_second_gb_per_s: float | None = result(
+        "the same: rate in its first second; null below 1.5 s, and where intervals are longer",
+        unit="GB/s",
+    )
+    full_speed_s: float | None = result(
+        "the same: from its start to 95 % of end_gb_per_s; null where it may still be rising",
+        unit="s",
+    )
+    least_gb_per_s: float | None = result("the same: its slowest interval after that", unit="GB/s")
+    warmup_s: float | None = result("warm-up time of all visits", unit="s")
+    steady: bool | None = result("every warm-up ended because times were steady, not at its limit")
+    lag1: float | None = result("autocorrelation of consecutive samples (of those kept)")
+    retransmits: int | None = result(
+        "TCP segments that backend=tcp resent while measuring, on all ranks"
+    )
+    first_call_s: float | None = result(
+        "whole first call, round trip or window; excludes earlier connection setup", unit="s"
+    )
+    empty_sample_s: float | None = result(
+        "time between two stamps without a step; contained in every sample", unit="s"
+    )
+    skew_s: float | None = result(
+        "from the first to the last rank's start; null without a common clock", unit="s"
+    )
+    min_s: float | None = result("fastest operation", unit="s")
+    median_s: float | None = result(
+        "median operation: half a round trip, one message, or one collective; of a soak of a"
+        " stream the mean write, all its time / all writes",
+        unit="s",
+    )
+    ci_low_s: float | None = result("lower end of the interval of the median", unit="s")
+    ci_high_s: float | None = result("upper end of the interval", unit="s")
+    interval_of: IntervalOf | None = result(
+        "what the interval is over: visits, launches, repetitions of one visit"
+    )
+    interval_level: float | None = result(
+        "confidence level of the interval, such as 0.95, or 0.75 for 3 visits"
+    )
+    visits: int | None = result("measurements of the case across the run; median_s is their median")
+    visit_spread: float | None = result("largest over smallest median of the visits")
+    visits_s: float | None = result(
+        "from the start of the first visit to the end of the last, without the time between"
+        " starts of a run",
+        unit="s",
+    )
+    visit_medians_s: tuple[float, ...] | None = result(
+        "median of each visit, in chronological order", unit="s"
+    )
+    visit_launches: tuple[float, ...] | None = result("launch of each visit")
+    mean_s: float | None = result("mean operation", unit="s")
+    p90_s: float | None = result(
+        "nearest rank; null below 29 samples, or if a sample is several operations", unit="s"
+    )
+    p95_s: float | None = result("null below 59 samples", unit="s")
+    p99_s: float | None = result("null below 299 samples", unit="s")
+    p999_s: float | None = result("null below 2995 samples", unit="s")
+    max_s: float | None = result("slowest operation", unit="s")
+    outliers: int | None = result(
+        "samples more than 1.5 interquartile ranges outside the quartiles (Tukey)"
+    )
+    algbw_gb_per_s: float | None = result(
+        "bytes of one operation / median_s, 10^9 B/s", unit="GB/s"
+    )
+    algbw_ci_low_gb_per_s: float | None = result("the same at ci_high_s", unit="GB/s")
+    algbw_ci_high_gb_per_s: float | None = result("the same at ci_low_s", unit="GB/s")
+    busbw_gb_per_s: float | None = result(
+        "algbw x bus factor of the operation; null where not defined", unit="GB/s"
+    )
+    wire_gb_per_s: float | None = result(
+        "load on the wire, where the algorithm is known", unit="GB/s"
+    )
+    message_rate_per_s: float | None = result("operations per second", unit="1/s")
+    limit_gb_per_s: float | None = result(
+        "upper bound set by the hardware, per direction", unit="GB/s"
+    )
+    limit_name: str | None = result("which limit that is")
+    efficiency: float | None = result("busbw / limit")
+    overhead_s: float | None = result(
+        "collectives: all_reduce on a group of one rank, by the same engine", unit="s"
+    )
+    wrong_elements: int | None = result("elements with a wrong value, in all checks")
+    cuda_ipc_effective: str | None = result(
+        "whether CUDA IPC was used; null where it does not apply"
+    )
+    transport: str | None = result("transport that was used, as far as the library reports it")
+    link: str | None = result(
+        "NV#, PIX, PXB, PHB, NODE, SYS, NET or SELF, from the topology matrix"
+    )
+
+
+class Measured(Row):
+    """A row with status ok: it has these numbers."""
+
+    median_s: float
+
+
+def row_of(values: Mapping[str, Any]) -> Row:
+    """The row with these values by column, in types of Python as parquet and JSON lines have them;
+    None and names that are no columns are left out."""
+    typed = {
+        name: FROM_PLAIN[KINDS[name]](value) if KINDS[name] in FROM_PLAIN else value
+        for name, value in values.items()
+        if value is not None and name in KINDS
+    }
+    is_measured = typed.get("status") == "ok" and "median_s" in typed
+    return (Measured if is_measured else Row)(**typed)
+
+
+def plain_values(row: Row) -> dict[str, Any]:
+    """The values by column, maps as dictionaries."""
+    return {
+        name: dict(getattr(row, name)) if kind == "map" else getattr(row, name)
+        for name, kind in KINDS.items()
+    }
+
+
+def _options(pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> Options:
+    return tuple(sorted(dict(pairs).items()))
+
+
+KINDS: Mapping[str, Kind] = {name: kind_of(hint) for name, hint in get_type_hints(Row).items()}
+FROM_PLAIN: Mapping[Kind, Callable[[Any], Any]] = {
+    "map": _options,
+    "texts": tuple,
+    "numbers": tuple,
+}
