@@ -16,7 +16,8 @@ from commbench.core.errors import ConfigError, WorldBroken
 from commbench.core.states import UNFINISHED, CaseStatus, Phase, case_status
 from commbench.measure.expectations import Verdict
 from commbench.results.load import counting_ranks, load_run, read_rows
-from commbench.results.recorded import Columns, recorded_rows, recorded_samples
+from commbench.results.recorded import recorded_rows, recorded_samples
+from commbench.results.writer import Arrays
 from commbench.runtime.exit_protocol import FOLDER, JOB, RESUME, leave_status
 from commbench.runtime.folder_lock import lock_folder, unlock_all
 from commbench.runtime.launch import CONFIG_DIR, SWEEP
@@ -197,7 +198,7 @@ def earlier_visits(folder: str | Path, case_ids: Collection[str]) -> dict[str, E
     return by_case
 
 
-def _visit_times(row: Mapping[str, Any], samples: Columns) -> tuple[Series, ...]:
+def _visit_times(row: Mapping[str, Any], samples: Arrays) -> tuple[Series, ...]:
     """Seconds per operation of each visit that the row counts; empty where it has no numbers or
     samples are missing.
 

@@ -22,7 +22,7 @@ from commbench.core.group_operations import DEFAULT_GROUPS, parse_group_operatio
 from commbench.core.layout import Layout
 from commbench.core.overlap import compute_time_ns
 from commbench.core.payload import dtype
-from commbench.core.protocols import Backend, Launcher, Writer
+from commbench.core.protocols import Backend, Launcher
 from commbench.core.secrets import recorded
 from commbench.core.states import Stage
 from commbench.core.terminal import one_line
@@ -38,6 +38,7 @@ from commbench.core.variables import (
     Sync,
 )
 from commbench.hardware.network import check_interface, told_rates
+from commbench.results.writer import Writer
 
 from .expectations import EXPECT_NORMAL, Expectation, expectations, with_bounds
 from .keys import (

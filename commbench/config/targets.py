@@ -16,8 +16,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from commbench.core.case import Benchmark
 from commbench.core.errors import ConfigError
-from commbench.core.protocols import Backend, Launcher, Writer
+from commbench.core.protocols import Backend, Launcher
 from commbench.core.terminal import first_line
+from commbench.results.writer import Writer
 
 OWN_TARGETS = {  # group -> prefixes of the targets that need no permission
     "backend": ("commbench.backends.",),

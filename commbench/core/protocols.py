@@ -351,20 +351,3 @@ class Launcher(Protocol):
         """The command for a user to start such a world if this process can't; None if there is
         none."""
         return None
-
-
-# a row, and its columns of samples.parquet and counters.parquet
-Entry = tuple[Mapping[str, Any], Mapping[str, NDArray[Any]], Mapping[str, NDArray[Any]]]
-
-
-class Writer(Protocol):
-    """One output format. Only rank 0 has writers. One that prints for people has `is_console`."""
-
-    def begin(self, run: Mapping[str, Any], folder: str) -> None: ...
-
-    def cases(self, entries: Sequence[Entry]) -> None:
-        """Rows, such as those of a round of pairs; a later row of a case replaces an earlier
-        one."""
-
-    def end(self, run: Mapping[str, Any]) -> None:
-        """The end of a world; further worlds of the run follow if its status is `running`."""

@@ -7,21 +7,23 @@ import gc
 import threading
 import time
 from collections.abc import Collection, Hashable, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
 from commbench.backends.buffers.memory import resident_bytes
 from commbench.config.settings import Settings
 from commbench.core.case import Planned
-from commbench.core.protocols import Entry
 from commbench.core.states import INTERRUPTED
 from commbench.core.variables import Case
 from commbench.results.fan_out import FanOut
+from commbench.results.row import Row
+from commbench.results.writer import Entry
 from commbench.runtime.output import Reporter
 from commbench.runtime.recovery import EarlierVisits
 
 from .conditions import Conditions
-from .row_samples import RowSamples, Table, count_table, row_samples, single_cases
+from .row_samples import RowSamples, count_table, row_samples, single_cases
 from .rows import RowFacts, row
 from .samples import RUNNING, Failure, Outcome, Refused, Samples, Wrong
 from .time_limits import VisitRule, visit_rule
@@ -38,7 +40,6 @@ BAD = ("failed", "invalid")
 # that rounds of a simulated world, which last milliseconds, wait to be written; a killed run loses
 # them
 HELD_S = 0.2
-NO_TABLE: Table = {}
 Visited = list[tuple[Planned, list[CaseRecord]]]
 
 
@@ -58,10 +59,11 @@ class Recorder:
         self._left_out = set[str]()  # rows of cases that this world does not visit again
         self._ended = False  # whether there is no time for further visits
         self._left_s = 0.0  # that finished cases have not used of their time in this launch
-        self.rows: dict[str, dict[str, Any]] = {}  # by case_id, the newest
+        self.rows: dict[str, Row] = {}  # by case_id, the newest
         self._unwritten: list[Entry] = []  # of the pairs of a round, which are written together
         self._flushed_s = 0.0  # when rows were last written, by time.monotonic()
-        self._ended_rows: list[dict[str, Any]] = []  # that the reporter has not seen
+        # that the reporter has not seen, with the stop reason of this launch
+        self._ended_rows: list[Row] = []
         self.writers = FanOut.storing(settings.writers)
         self.reporter = Reporter()
         self.stopped: str | None = None  # why no further case is measured
@@ -172,10 +174,11 @@ class Recorder:
         self._ended = True
         for each in single_cases(planned):
             record = self._records.get(each.case.case_id)
-            values = self.rows.get(each.case.case_id, {})
+            known = self.rows.get(each.case.case_id)
             if each.case.case_id in self._left_out:
                 continue
-            if record and record.visits and values.get("stop_reason", INTERRUPTED) == INTERRUPTED:
+            is_open = known is None or known.stop_reason == INTERRUPTED
+            if record and record.visits and is_open:
                 record.stop_reason = "budget" if self.stopped is None else "stopped"
                 self._write_row(each, record, conditions)
         self._flush()
@@ -241,9 +244,9 @@ class Recorder:
             alike = RowFacts.alike(part.planned, conditions)
             shared = facts.setdefault(alike, RowFacts(part.planned, conditions))
             case = part.planned.case
-            values = row(shared, case, outcome, started)
+            measured = row(shared, case, outcome, started)
             counters = count_table(part.case_id, part.counts, run_id)
-            self._keep_row(case, values, part.table, counters)
+            self._keep_row(case, Entry(measured, part.table, counters))
         if len(parts) > 1:  # they stay until the end: else each collection looks at all of them
             gc.collect(1)
             gc.freeze()
@@ -273,8 +276,8 @@ class Recorder:
         conditions: Conditions,
         started: datetime | None = None,
     ) -> None:
-        values = row(RowFacts(planned, conditions), planned.case, outcome, started)
-        self._keep_row(planned.case, values)
+        made = row(RowFacts(planned, conditions), planned.case, outcome, started)
+        self._keep_row(planned.case, Entry(made))
 
     def _end_row(
         self,
@@ -287,30 +290,24 @@ class Recorder:
         self._records.pop(planned.case.case_id, None)
         self._write_row(planned, outcome, conditions, started)
 
-    def _keep_row(
-        self,
-        case: Case,
-        values: dict[str, Any],
-        samples: Table = NO_TABLE,
-        counters: Table = NO_TABLE,
-    ) -> None:
+    def _keep_row(self, case: Case, entry: Entry) -> None:
         """Keep a row until it is passed to the writers with the others of its case."""
-        values |= {
-            "run_id": self._run["run_id"],
-            "sweep_id": self._run["sweep_id"],
-            "trial": self._settings.trial,
-            "label": self._settings.label,
-            "launch": self._launch,
-        }
-        reason = values["stop_reason"]
-        if reason is not None and self._launches_left:
-            values["stop_reason"] = INTERRUPTED
-        self.rows[values["case_id"]] = values
-        if values["status"] in BAD and self._settings.on_error == "stop":
+        ended = replace(
+            entry.row,
+            run_id=self._run["run_id"],
+            sweep_id=self._run["sweep_id"],
+            trial=self._settings.trial,
+            label=self._settings.label,
+            launch=self._launch,
+        )
+        kept = ended
+        if ended.stop_reason is not None and self._launches_left:
+            kept = replace(ended, stop_reason=INTERRUPTED)
+        self.rows[kept.case_id] = kept
+        if kept.status in BAD and self._settings.on_error == "stop":
             self.stopped = self.stopped or f"on_error=stop, after {case}"
-        self._unwritten.append((values, samples, counters))
-        # done, as far as this launch goes
-        self._ended_rows.append({**values, "stop_reason": reason})
+        self._unwritten.append(entry._replace(row=kept))
+        self._ended_rows.append(ended)
 
     def _flush(self) -> None:
         """Pass the rows that wait to the writers, and say that they have ended."""

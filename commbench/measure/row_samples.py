@@ -7,7 +7,7 @@ are computed together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,11 +19,10 @@ from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import Planned
 from commbench.core.variables import Case
 from commbench.results.columns import grouped
+from commbench.results.writer import Arrays
 from commbench.stats.series import Series
 
 from .samples import Block, Counts, Samples, counted_rows, repetition_times
-
-Table = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class RowSamples:
     first_call_s: float | None
     skew_s: float | None
     counts: tuple[Counts, ...]
-    table: Table
+    table: Arrays
 
     @property
     def case_id(self) -> str:
@@ -154,7 +153,7 @@ def _counts_of(
 
 def sample_tables(
     alike: Sequence[CaseRow], samples: Samples, run_id: str, visit: int = 1
-) -> list[Table]:
+) -> list[Arrays]:
     """The columns of samples.parquet of rows that are alike: one line per rank and repetition, in
     the order they ran."""
     if not samples.blocks:
@@ -213,7 +212,7 @@ def _shared_columns(blocks: Sequence[Block], lines: Sequence[int]) -> dict[str, 
     }
 
 
-def count_table(case_id: str, counts: Sequence[Counts], run_id: str) -> Table:
+def count_table(case_id: str, counts: Sequence[Counts], run_id: str) -> Arrays:
     """The columns of counters.parquet."""
     if not counts:
         return {}

@@ -16,10 +16,10 @@ from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import Planned, version_of
 from commbench.core.layout import Layout, ends_of_pair
 from commbench.core.program import AllReduce
-from commbench.core.variables import MODEL_ENGINE, Case
+from commbench.core.variables import MODEL_ENGINE, NAMES, Case
 from commbench.hardware.link_limits import COPY, HOST_COPY, TOLD, Limit, bandwidth_limit
-from commbench.results.columns import CASES, VARIABLES
 from commbench.results.flags import FLAGS
+from commbench.results.row import Measured, Row
 from commbench.stats.interval import Interval
 from commbench.stats.ramp import Ramp
 from commbench.stats.series import summarise, tukey_outliers
@@ -66,17 +66,15 @@ class RowFacts:
 
     @cached_property
     def base(self) -> dict[str, Any]:
-        """All columns, without those of a result."""
+        """The columns that do not depend on a result."""
         planned = self.planned
         conditions = self.conditions
         layout = Layout.parse(planned.case.layout)
         nodes = conditions.world.nodes_of(planned.members)
         hosts = {name for node, name in enumerate(conditions.hosts) if node in nodes}
-        values: dict[str, Any] = {column.name: None for column in CASES}
-        values |= {column.name: getattr(planned.case, column.name) for column in VARIABLES}
-        return values | {
+        return {
+            **{name: getattr(planned.case, name) for name in NAMES},
             "order": planned.order,
-            "warnings": [],
             "hosts": " ".join(sorted(hosts)) or None,
             "nodes": layout.nodes,
             "ranks_per_node": layout.ranks_per_node,
@@ -199,7 +197,7 @@ def row(
     case: Case,
     outcome: CaseRecord | Refused | Failure | Wrong,
     started_at: datetime | None = None,
-) -> dict[str, Any]:
+) -> Row:
     """One row without the identity of the run; numbers are None unless the status is ok.
     `started_at` is the start of a visit without numbers."""
     values = facts.base | {
@@ -210,13 +208,13 @@ def row(
     }
     match outcome:
         case Refused(reason):
-            return values | {"status": "skipped", "reason": reason}
+            return Row(**values, status="skipped", reason=reason)
         case Failure(reason):
-            return values | {"status": "failed", "reason": reason}
+            return Row(**values, status="failed", reason=reason)
         case Wrong(elements):
             reason = f"{elements} elements are not what they must be; numbers are withheld"
-            return values | {"status": "invalid", "reason": reason, "wrong_elements": elements}
-    return values | {"status": "ok", **_numbers(facts, outcome)}
+            return Row(**values, status="invalid", reason=reason, wrong_elements=elements)
+    return Measured(**values | _numbers(facts, outcome))
 
 
 # ---------------------------------------------------------------- numbers
@@ -246,7 +244,7 @@ def _numbers(facts: RowFacts, record: CaseRecord) -> dict[str, Any]:
         "started_at": visits[0].started_at,
         "stop_reason": record.stop_reason,
         "reason": "; ".join(filter(None, reasons)) or None,
-        "warnings": [name for name in FLAGS if raised.get(name)],
+        "warnings": tuple(name for name in FLAGS if raised.get(name)),
     }
 
 
@@ -260,8 +258,8 @@ def median_columns(visits: Sequence[Visit], median: Interval) -> dict[str, Any]:
         "interval_level": median.level,
         "visits": len(visits),
         "visit_spread": spread(visits) if len(visits) > 1 else None,
-        "visit_medians_s": [visit.median_s for visit in visits],
-        "visit_launches": [visit.launch for visit in visits],
+        "visit_medians_s": tuple(visit.median_s for visit in visits),
+        "visit_launches": tuple(visit.launch for visit in visits),
     }
 
 

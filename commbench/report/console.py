@@ -24,7 +24,6 @@ from commbench.analysis.overlaps import (
 )
 from commbench.analysis.slow_pairs import Matrix, findings_in, matrices, told_once
 from commbench.core.layout import Layout
-from commbench.core.protocols import Entry
 from commbench.core.states import INTERRUPTED, Row, case_status, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
 from commbench.core.texts import shown_value, some_of
@@ -35,6 +34,7 @@ from commbench.results.columns import row_order
 from commbench.results.flags import binding_text, shared_flags, warnings_of
 from commbench.results.intervals import interval_note, marks_note
 from commbench.results.run_folder import PARTS, RECORD, exists, record_problem
+from commbench.results.writer import Entry
 from commbench.runtime.launch import SIDE_BY_SIDE
 from commbench.runtime.output import print_draft
 from commbench.stats.thresholds import SLOW_FACTOR

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from commbench.core.protocols import Entry
 from commbench.core.states import Row, status_of_run
 from commbench.results.recorded import recorded_rows
+from commbench.results.writer import Entry
 
 
 class RowWriter(ABC):

@@ -11,13 +11,13 @@ from typing import Any
 
 from commbench.core.errors import Unsaved
 from commbench.core.extras import is_installed
-from commbench.core.protocols import Entry, Writer
 from commbench.core.states import status_of_run
 from commbench.core.terminal import print_error
 from commbench.results.run_folder import write_json
 
 from .jsonl import Jsonl, JsonStore, is_json
 from .parquet import Parquet
+from .writer import Entry, Writer
 
 
 class FanOut:

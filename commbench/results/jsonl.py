@@ -16,14 +16,14 @@ import numpy as np
 from commbench.core.errors import Unreadable, Unsaved
 from commbench.core.extras import how_to_install, is_installed
 from commbench.core.foreign import plain_file
-from commbench.core.protocols import Entry
 from commbench.core.states import status_of_run
 from commbench.core.terminal import first_line, print_error
-from commbench.core.variables import MAPS
 from commbench.results.columns import SCHEMA_VERSION, TABLES, check_version
 from commbench.results.run_folder import RECORD, json_text, write_json
 
 from .durable_files import DurableFiles, opening, retry_s
+from .row import plain_values
+from .writer import Entry
 
 CASES_JSONL = "cases.jsonl"
 TIMES = tuple(column.name for column in TABLES["cases"] if column.kind == "time")
@@ -51,9 +51,8 @@ class Jsonl:
         self._files = DurableFiles(Path(folder))
 
     def cases(self, entries: Sequence[Entry]) -> None:
-        for row, _, _ in entries:
-            maps = {name: dict(row.get(name) or {}) for name in MAPS}
-            self._append("cases", {"schema_version": SCHEMA_VERSION, **row, **maps})
+        for entry in entries:
+            self._append("cases", {"schema_version": SCHEMA_VERSION, **plain_values(entry.row)})
 
     def end(self, run: Mapping[str, Any]) -> None:
         """Raises Unsaved where lines are missing from the file."""
@@ -89,8 +88,8 @@ class JsonStore(Jsonl):
             write_json(Path(folder) / RECORD, run)
 
     def cases(self, entries: Sequence[Entry]) -> None:
-        for _, samples, counters in entries:
-            for table, columns in (("samples", samples), ("counters", counters)):
+        for entry in entries:
+            for table, columns in (("samples", entry.samples), ("counters", entry.counters)):
                 if columns:
                     self._append(table, {"schema_version": SCHEMA_VERSION, **columns})
         # the cases come last: a reader that finds them finds their samples and counters too
@@ -134,7 +133,8 @@ def is_json(folder: Path) -> bool:
 
 
 def json_rows(folder: str | Path) -> list[dict[str, Any]]:
-    """The newest row of each case, with times as datetime. Raises OSError and Unreadable."""
+    """The columns of the newest row of each case, with times as datetime. Raises OSError and
+    Unreadable."""
     rows = {row["case_id"]: row for row in _lines(json_file(folder, "cases"))}
     for row in rows.values():
         row |= {name: datetime.fromisoformat(row[name]) for name in TIMES if row.get(name)}

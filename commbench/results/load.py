@@ -28,6 +28,7 @@ from commbench.core.variables import NAMES
 
 from .columns import TABLES, check_version, row_order
 from .jsonl import is_json
+from .row import Row, row_of
 from .run_folder import PARTS, RECORD, file_bytes
 from .table_files import Columns, Damaged, json_table, read_table, schema_of, why_unread
 
@@ -323,6 +324,15 @@ def _run_records(metadata: Mapping[bytes, bytes]) -> list[dict[str, Any]]:
     records = json.loads(metadata.get(RUNS, b"[]"))
     records += [json.loads(metadata[RUN])] if RUN in metadata else []
     return [record for record in records if record]
+
+
+def rows_of_table(table: Any) -> list[Row]:
+    """The rows of a pyarrow table of cases."""
+    columns = [column.to_pylist() for column in table.columns]
+    return [
+        row_of(dict(zip(table.column_names, values, strict=True)))
+        for values in zip(*columns, strict=True)
+    ]
 
 
 def frame_of(tables: Sequence[Any], table: str = "cases") -> pd.DataFrame:

@@ -16,14 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.errors import CommbenchError, Unsaved
-from commbench.core.protocols import Entry
 from commbench.core.states import status_of_run
 from commbench.core.terminal import print_error
 from commbench.results.columns import SCHEMA_VERSION, TABLES, arrow_schema
 from commbench.results.run_folder import PARTS, RECORD, exists, json_text, publish, write_json
 
 from .durable_files import DurableFiles, clear_torn, error_text, opening, retry_s
+from .row import Row
 from .table_files import Damaged, read_table
+from .writer import Entry
 
 GROUP_ROWS = 100_000  # of a merged file
 # of an interrupted run, which must not keep its user waiting: the rest stays in parts
@@ -39,7 +40,7 @@ class Parquet:
 
     def __post_init__(self) -> None:
         # by case: the name of its newest part, its row
-        self._rows: dict[str, tuple[str, Mapping[str, Any]]] = {}
+        self._rows: dict[str, tuple[str, Row]] = {}
         self._newest = Counter[str]()  # by part: how many cases have their newest row there
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
@@ -65,8 +66,11 @@ class Parquet:
 
         stem = f"parts/{self._next:06d}"
         self._next += 1
-        for table, index in (("samples", 1), ("counters", 2)):
-            columns = [entry[index] for entry in entries if entry[index]]
+        by_table = {
+            "samples": [entry.samples for entry in entries if entry.samples],
+            "counters": [entry.counters for entry in entries if entry.counters],
+        }
+        for table, columns in by_table.items():
             if columns:
                 schema = arrow_schema(table)
                 arrays = {
@@ -77,7 +81,7 @@ class Parquet:
                 self._files.put(f"{stem}.{table}.parquet", content, keep=False)
         # the cases come last: a reader that finds them finds their samples and counters too
         name = f"{stem}.cases.parquet"
-        rows = {entry[0]["case_id"]: entry[0] for entry in entries}
+        rows = {entry.row.case_id: entry.row for entry in entries}
         earlier = Counter(self._rows[case_id][0] for case_id in rows if case_id in self._rows)
         self._rows |= {case_id: (name, row) for case_id, row in rows.items()}
         self._newest[name] = len(rows)
@@ -120,10 +124,10 @@ class Parquet:
         ):
             raise Unsaved(self._unsaved_text(run, {_stem(name) for name in lost}))
 
-    def _put_rows(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    def _put_rows(self, name: str, rows: Sequence[Row]) -> None:
         import pyarrow as pa
 
-        table = pa.Table.from_pylist([dict(row) for row in rows], arrow_schema("cases"))
+        table = pa.Table.from_pylist([vars(row) for row in rows], arrow_schema("cases"))
         self._files.put(name, self._encoded(table))
 
     def _encoded(self, table: Any) -> memoryview:

@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.states import Row
-from commbench.core.variables import MAPS
-
 from .jsonl import is_json, json_columns, json_rows
-from .load import run_tables
+from .load import rows_of_table, run_tables
+from .row import Row, row_of
+from .writer import Arrays
 
-Columns = Mapping[str, NDArray[Any]]
 REPETITION = ("block", "repetition", "rank")  # with the phase, what identifies a sample of a case
 SAMPLE_COLUMNS = ("phase", *REPETITION, "elapsed_ns", "visit")
 
@@ -24,15 +22,10 @@ SAMPLE_COLUMNS = ("phase", *REPETITION, "elapsed_ns", "visit")
 def recorded_rows(folder: Path) -> dict[str, Row]:
     """The newest row of each case as its writers got it, by case_id."""
     if is_json(folder):
-        rows = json_rows(folder)
+        rows = list(map(row_of, json_rows(folder)))
     else:
-        rows = [row for table in run_tables(folder, "cases") for row in plain_rows(table)]
-    return {row["case_id"]: row for row in rows}
-
-
-def plain_rows(table: Any) -> list[dict[str, Any]]:
-    """The rows of a pyarrow table of cases, with maps as dictionaries."""
-    return [{**row, **{name: dict(row[name] or ()) for name in MAPS}} for row in table.to_pylist()]
+        rows = [row for table in run_tables(folder, "cases") for row in rows_of_table(table)]
+    return {row.case_id: row for row in rows}
 
 
 def recorded_counters(folder: Path, case_id: str) -> Iterator[Mapping[str, Sequence[Any]]]:
@@ -44,10 +37,10 @@ def recorded_counters(folder: Path, case_id: str) -> Iterator[Mapping[str, Seque
         yield table.to_pydict()
 
 
-def recorded_samples(folder: Path, case_ids: Collection[str]) -> dict[str, Columns]:
+def recorded_samples(folder: Path, case_ids: Collection[str]) -> dict[str, Arrays]:
     """The samples of these cases: texts, and floats with NaN for null. Of two attempts at a
     repetition the newer one counts."""
-    parts = dict[str, list[Columns]]()
+    parts = dict[str, list[Arrays]]()
     for columns in _json_samples(folder) if is_json(folder) else _parquet_samples(folder, case_ids):
         ids = columns["case_id"]
         for case_id in {*ids} & {*case_ids}:
@@ -56,12 +49,12 @@ def recorded_samples(folder: Path, case_ids: Collection[str]) -> dict[str, Colum
     return {case_id: _newest(own) for case_id, own in parts.items()}
 
 
-def _json_samples(folder: Path) -> Iterator[Columns]:
+def _json_samples(folder: Path) -> Iterator[Arrays]:
     for columns in json_columns(folder, "samples"):
         yield {name: _plain_array(columns[name]) for name in ("case_id", *SAMPLE_COLUMNS)}
 
 
-def _parquet_samples(folder: Path, case_ids: Collection[str]) -> Iterator[Columns]:
+def _parquet_samples(folder: Path, case_ids: Collection[str]) -> Iterator[Arrays]:
     names = ("run_id", "case_id", *SAMPLE_COLUMNS)
     where = [("case_id", "in", list(case_ids))]
     for table in run_tables(folder, "samples", names, where):
@@ -74,7 +67,7 @@ def _plain_array(values: Any) -> NDArray[Any]:
     return array if is_text else array.astype(np.float64)
 
 
-def _newest(parts: Sequence[Columns]) -> Columns:
+def _newest(parts: Sequence[Arrays]) -> Arrays:
     columns = {name: np.concatenate([part[name] for part in parts]) for name in SAMPLE_COLUMNS}
     phases = np.unique(columns["phase"], return_inverse=True)[1]
     keys = np.stack([phases, *(columns[name] for name in REPETITION)], axis=1)

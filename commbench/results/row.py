@@ -6,7 +6,7 @@ its value in measure/rows.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, get_type_hints
@@ -39,8 +39,21 @@ def _column(role: ColumnRole, meaning: str, unit: str, default: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row(Variables):
+class Row(Variables, Mapping[str, Any]):
     """A case of a run. Without a number, `reason` says why."""
+
+    # what reads rows by name of column, until it takes attributes
+    def __getitem__(self, name: str) -> Any:
+        if name not in KINDS:
+            raise KeyError(name)
+        value = getattr(self, name)
+        return dict(value) if KINDS[name] == "map" else value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(KINDS)
+
+    def __len__(self) -> int:
+        return len(KINDS)
 
     run_id: str = identity("folder of the run; sorts by time", default="")
     case_id: str = identity("hash of the independent variables; equal in every run", default="")

@@ -14,7 +14,9 @@ import commbench
 from commbench.config.compose import ConfigComposer
 from commbench.config.targets import construct
 from commbench.results.columns import CASES, SCHEMA_VERSION
+from commbench.results.row import Row
 from commbench.results.run_folder import write_json
+from commbench.results.writer import Entry
 
 
 def writers() -> list[str]:
@@ -43,22 +45,22 @@ def run_of(folder: Path, cases: int) -> dict[str, Any]:
     }
 
 
-def row_of(status: str, size: int) -> dict[str, Any]:
-    texts = {column.name: "x" for column in CASES if column.kind == "text"} | {"layout": "1x2"}
+def row_of(status: str, size: int) -> Row:
+    texts = {column.name: "x" for column in CASES if column.kind == "text"}
     numbers = {column.name: 0.5 for column in CASES if column.kind == "number" and status == "ok"}
-    values = case_row(**texts, **numbers) | {
+    own = {
+        "layout": "1x2",
         "case_id": f"{status}{size}",
         "run_id": "r",
         "env": {"A": "b"},
-    }
-    values |= {"warnings": ["skewed"]}
-    return values | {
+        "warnings": ["skewed"],
         "status": status,
         "reason": "why [bold]",
         "message_bytes": size,
         "pair": None,
         "order": size,
     }
+    return case_row(**texts | numbers | own)
 
 
 def samples_of(case_id: str) -> dict[str, Any]:
@@ -78,6 +80,10 @@ def samples_of(case_id: str) -> dict[str, Any]:
     }
 
 
+def entry_of(row: Row) -> Entry:
+    return Entry(row, samples_of(row.case_id) if row.status == "ok" else {})
+
+
 @pytest.mark.parametrize("name", writers())
 def test_it_takes_rows_of_every_status(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -87,7 +93,7 @@ def test_it_takes_rows_of_every_status(
     writer.begin(run, str(tmp_path))
     for index, status in enumerate(("ok", "skipped", "failed", "invalid")):
         row = row_of(status, index)
-        writer.cases([(row, samples_of(row["case_id"]) if status == "ok" else {}, {})])
+        writer.cases([entry_of(row)])
     writer.end(run | {"status": "done", "exit_status": 1})
     captured = capsys.readouterr()
     assert captured.out or any(tmp_path.iterdir())
@@ -108,7 +114,7 @@ def test_parquet_gives_back_what_it_took_before_and_after_the_end(tmp_path: Path
     writer.begin(run, str(tmp_path))
     rows = [row_of("ok", 8), row_of("skipped", 16)]
     for row in rows:
-        writer.cases([(row, samples_of(row["case_id"]) if row["status"] == "ok" else {}, {})])
+        writer.cases([entry_of(row)])
     before = commbench.load(tmp_path)
     writer.end(run)
     after = commbench.load(tmp_path)

@@ -4,14 +4,14 @@ for."""
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from sample_cases import CASE, case_row
+from sample_cases import CASE
 
 from commbench.results.columns import SCHEMA_VERSION, arrow_schema
 
@@ -115,8 +115,8 @@ def row(
     )
     median = (alpha + size / rate) * float(rng.lognormal(0, 0.03))
     nodes, per_node = map(int, layout.split("x"))
-    return case_row(**{name: getattr(case, name) for name in case.__dataclass_fields__}) | {
-        "env": {},
+    return {
+        **asdict(case),
         "run_id": run_id,
         "case_id": case.case_id,
         "status": "ok",

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from commbench.core.variables import Case
-from commbench.results.columns import CASES
+from commbench.results.row import Row, row_of
 
 CASE = Case(
     benchmark="p2p_latency",
@@ -43,15 +43,10 @@ GPU_CASE = replace(
 )
 
 
-def case_row(**values: Any) -> dict[str, Any]:
-    """A row with these values; all others that may be are null."""
-    names: dict[str, Any] = {
-        "benchmark": "p2p_latency",
-        "backend": "gloo",
-        "layout": "1x2",
-        "message_bytes": 8,
-    }
-    return dict.fromkeys(column.name for column in CASES) | names | values
+def case_row(**values: Any) -> Row:
+    """A row with these values, lists and maps as they are stored; of all others the defaults."""
+    names = {"backend": "gloo", "engine": "python", "sync": "barrier", "timing": "quick"}
+    return row_of(vars(CASE) | names | values)
 
 
 RUN = {
@@ -63,34 +58,24 @@ RUN = {
 }
 
 
-def measured_row(benchmark: str, **values: Any) -> dict[str, Any]:
+def measured_row(benchmark: str, **values: Any) -> Row:
     """A row of a case of RUN that was measured; the case_id is the text of what a test has
     changed."""
-    numbers = {
+    known = {
+        "benchmark": benchmark,
+        "case_id": str(values),
+        "layout": "1x4",
+        "message_bytes": 1024,
+        "elements": 256,
+        "world_size": 4,
+        "in_place": True,
+        "reduction": "sum",
+        "wrong_elements": 0,
         "mean_s": 2e-6,
         "min_s": 1e-6,
         "max_s": 9e-6,
         "median_s": 2e-6,
         "algbw_gb_per_s": 0.5,
+        "busbw_gb_per_s": 0.75,
     }
-    return (
-        case_row(
-            benchmark=benchmark,
-            case_id=str(values),
-            backend="gloo",
-            engine="python",
-            dtype="float32",
-            layout="1x4",
-            status="ok",
-            message_bytes=1024,
-            elements=256,
-            world_size=4,
-            env=(),
-            in_place=True,
-            reduction="sum",
-            wrong_elements=0,
-            busbw_gb_per_s=0.75,
-            **numbers,
-        )
-        | values
-    )
+    return case_row(**known | values)

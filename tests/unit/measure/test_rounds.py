@@ -101,7 +101,7 @@ def test_a_round_has_the_rows_and_the_samples_of_its_pairs(benchmark: str, pairs
         assert together.keys() == apart.keys() and len(apart) == len(planned.case.pairs)
         for case_id, (row, *tables) in apart.items():
             seen, *seen_tables = together[case_id]
-            assert seen | {"visits_s": 0} == row | {"visits_s": 0}
+            assert replace(seen, visits_s=0) == replace(row, visits_s=0)
             for own, shared in zip(tables, seen_tables, strict=True):
                 assert own.keys() == shared.keys()
                 assert all(np.array_equal(own[name], shared[name]) for name in own)

@@ -21,6 +21,7 @@ from commbench.config.settings import Settings
 from commbench.core.case import Planned, World
 from commbench.core.layout import Layout
 from commbench.core.program import Copy, Step, View
+from commbench.core.variables import NAMES
 from commbench.engines.device import HOST_BOUND
 from commbench.hardware.expected_network import EFA
 from commbench.hardware.link_limits import interface_limit, network_limit
@@ -48,7 +49,8 @@ from commbench.measure.time_limits import max_repetitions
 from commbench.measure.transports import TransportEvidence
 from commbench.measure.visit_setup import VisitSetup
 from commbench.measure.visits import CaseRecord, estimate
-from commbench.results.columns import CASES, RESULTS, SAMPLES, VARIABLES
+from commbench.results.columns import CASES, SAMPLES
+from commbench.results.row import Row
 from commbench.runtime.control import hosted_world
 from commbench.runtime.heartbeat import Progress
 
@@ -91,7 +93,7 @@ AROUND = Conditions(
     world=World(0, 8, (tuple(range(8)),), (0,)),
 )
 OF_A_RUN = {"run_id", "sweep_id", "trial", "label", "launch"}  # the session adds them
-NUMBERS = {column.name for column in RESULTS} - {
+NUMBERS = {column.name for column in CASES if column.role == "result"} - {
     "nodes",
     "ranks_per_node",
     "world_size",
@@ -152,9 +154,7 @@ def samples(elapsed_ns: Any, block_k: int = 1, start_ns: Any = 0, wrong: int = 0
     return Samples(tuple(range(len(elapsed))), blocks, block_k, "ci", wrong)
 
 
-def row_of(
-    planned: Planned, outcome: Samples | Refused | Failure, **changed: Any
-) -> dict[str, Any]:
+def row_of(planned: Planned, outcome: Samples | Refused | Failure, **changed: Any) -> Row:
     """The row after one visit."""
     facts = RowFacts(planned, replace(AROUND, **changed))
     if isinstance(outcome, Samples) and outcome.wrong_elements:
@@ -182,13 +182,13 @@ def test_rates_follow_from_bytes_and_the_median(benchmark: str, ranks: int) -> N
     )
     planned, outcome = simulated(benchmark, ranks)
     seen = row_of(planned, outcome)
-    assert seen["status"] == "ok"
-    assert seen["message_rate_per_s"] == 1 / seen["median_s"]
-    algbw = rate(planned, seen["median_s"])
+    assert seen.status == "ok"
+    assert seen.message_rate_per_s == 1 / seen.median_s
+    algbw = rate(planned, seen.median_s)
     factor = BUS_FACTORS[benchmark](ranks)
-    assert seen["algbw_gb_per_s"] == algbw
+    assert seen.algbw_gb_per_s == algbw
     busbw = None if algbw is None or factor is None else pytest.approx(factor * algbw)
-    assert seen["busbw_gb_per_s"] == busbw
+    assert seen.busbw_gb_per_s == busbw
 
 
 def rate(planned: Planned, seconds: float) -> float | None:
@@ -213,11 +213,11 @@ def test_a_row_says_how_its_traffic_is_spread_over_ranks_and_nodes() -> None:
     planned, outcome = simulated("all_to_all_v", 4, "traffic=incast")
     two_nodes = World(0, 4, ((0, 1), (2, 3)), (0,))
     seen = row_of(planned, outcome, world=two_nodes, hosts=("a", "b"))
-    assert (seen["traffic"], seen["message_bytes"]) == ("incast", 60_000)
-    assert (seen["within_nodes_bytes"], seen["between_nodes_bytes"]) == (60_000, 120_000)
-    assert seen["busiest_bytes"] == 180_000
-    assert seen["imbalance"] == 180_000 / ((180_000 + 3 * 60_000) / 4)
-    assert seen["busbw_gb_per_s"] == pytest.approx(3 * seen["algbw_gb_per_s"])
+    assert (seen.traffic, seen.message_bytes) == ("incast", 60_000)
+    assert (seen.within_nodes_bytes, seen.between_nodes_bytes) == (60_000, 120_000)
+    assert seen.busiest_bytes == 180_000
+    assert seen.imbalance == 180_000 / ((180_000 + 3 * 60_000) / 4)
+    assert seen.busbw_gb_per_s == pytest.approx(3 * seen.algbw_gb_per_s)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 5])
@@ -232,23 +232,19 @@ def test_a_size_that_ranks_do_not_divide_counts_the_bytes_that_move(
     seen = row_of(planned, outcome)
     moved = {2: 1000, 3: 996, 5: 1000}[ranks]
     assert (planned.case.message_bytes, planned.case.elements) == (moved, moved // ranks // 4)
-    assert seen["algbw_gb_per_s"] == moved / seen["median_s"] / 1e9
-    assert seen["busbw_gb_per_s"] == pytest.approx(
-        (ranks - 1) / ranks * moved / seen["median_s"] / 1e9
-    )
+    assert seen.algbw_gb_per_s == moved / seen.median_s / 1e9
+    assert seen.busbw_gb_per_s == pytest.approx((ranks - 1) / ranks * moved / seen.median_s / 1e9)
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 def test_the_bounds_of_a_rate_are_those_of_the_time_swapped(benchmark: str) -> None:
     planned, outcome = simulated(benchmark, 2)
     seen = row_of(planned, outcome)
-    assert seen["ci_low_s"] < seen["median_s"] < seen["ci_high_s"]
-    assert seen["algbw_ci_low_gb_per_s"] == rate(planned, seen["ci_high_s"])
-    assert seen["algbw_ci_high_gb_per_s"] == rate(planned, seen["ci_low_s"])
+    assert seen.ci_low_s < seen.median_s < seen.ci_high_s
+    assert seen.algbw_ci_low_gb_per_s == rate(planned, seen.ci_high_s)
+    assert seen.algbw_ci_high_gb_per_s == rate(planned, seen.ci_low_s)
     if benchmark not in WITHOUT_MESSAGE:
-        assert (
-            seen["algbw_ci_low_gb_per_s"] < seen["algbw_gb_per_s"] < seen["algbw_ci_high_gb_per_s"]
-        )
+        assert seen.algbw_ci_low_gb_per_s < seen.algbw_gb_per_s < seen.algbw_ci_high_gb_per_s
 
 
 @pytest.mark.parametrize(
@@ -258,9 +254,9 @@ def test_the_bounds_of_a_rate_are_those_of_the_time_swapped(benchmark: str) -> N
 def test_alone_there_is_no_bus_bandwidth(benchmark: str) -> None:
     planned, outcome = simulated(benchmark, 1)
     seen = row_of(planned, outcome)
-    assert seen["status"] == "ok" and seen["median_s"] > 0
-    assert seen["algbw_gb_per_s"] is None, "alone it is a copy, and in place nothing at all"
-    assert seen["busbw_gb_per_s"] is None
+    assert seen.status == "ok" and seen.median_s > 0
+    assert seen.algbw_gb_per_s is None, "alone it is a copy, and in place nothing at all"
+    assert seen.busbw_gb_per_s is None
 
 
 @pytest.mark.parametrize(
@@ -270,7 +266,7 @@ def test_a_rank_alone_has_the_rate_of_its_copies_and_of_messages_to_itself(bench
     planned, outcome = simulated(benchmark, 1)
     seen = row_of(planned, outcome)
     moved = planned.shape.bytes_per_sample / planned.shape.operations_per_sample
-    assert seen["algbw_gb_per_s"] == pytest.approx(moved / seen["median_s"] / 1e9)
+    assert seen.algbw_gb_per_s == pytest.approx(moved / seen.median_s / 1e9)
 
 
 def test_both_directions_of_a_pair_and_the_pairs_of_a_crowd_count_together() -> None:
@@ -278,17 +274,17 @@ def test_both_directions_of_a_pair_and_the_pairs_of_a_crowd_count_together() -> 
     ms."""
     stamps = [[1_000_000] * 8, [1] * 8]
     seen = row_of(planned_of("p2p_bibandwidth", 2, "window=16"), samples(stamps))
-    assert (seen["algbw_gb_per_s"], seen["busbw_gb_per_s"]) == pytest.approx((1.92, 0.96))
+    assert (seen.algbw_gb_per_s, seen.busbw_gb_per_s) == pytest.approx((1.92, 0.96))
     crowd = planned_of("p2p_multi_pair", 4, "window=16")
     crowd = replace(crowd, case=replace(crowd.case, pair="0-2 1-3"))
     # senders 0 and 1, receivers 2 and 3
     late = [[500_000] * 8, [1_000_000] * 8, [1] * 8, [2_000_000] * 8]
     seen = row_of(crowd, samples(late))
-    assert (seen["algbw_gb_per_s"], seen["message_rate_per_s"]) == pytest.approx((1.92, 32_000))
+    assert (seen.algbw_gb_per_s, seen.message_rate_per_s) == pytest.approx((1.92, 32_000))
     seen = row_of(
         planned_of("exchange", 4), samples([[100_000] * 8, [1_000_000] * 8, [1] * 8, [1] * 8])
     )
-    assert (seen["algbw_gb_per_s"], seen["message_rate_per_s"]) == pytest.approx((0.18, 3000))
+    assert (seen.algbw_gb_per_s, seen.message_rate_per_s) == pytest.approx((0.18, 3000))
 
 
 def test_the_planted_bandwidth_comes_out() -> None:
@@ -298,7 +294,7 @@ def test_the_planted_bandwidth_comes_out() -> None:
         "backend.model.call_s=0",
     ]
     planned, outcome = simulated("p2p_bandwidth", 2, *words, "backend.model.noise=0")
-    assert row_of(planned, outcome)["busbw_gb_per_s"] == pytest.approx(8, rel=1e-4)
+    assert row_of(planned, outcome).busbw_gb_per_s == pytest.approx(8, rel=1e-4)
 
 
 def test_a_row_has_the_empty_sample_of_its_engine_and_is_flagged_where_it_is_long() -> None:
@@ -308,18 +304,18 @@ def test_a_row_has_the_empty_sample_of_its_engine_and_is_flagged_where_it_is_lon
         seen = row_of(
             planned_of("all_reduce", engine=engine), samples([[1000] * 10] * 2), overhead_s={}
         )
-        assert ("overhead" in seen["warnings"]) is limited
-        assert seen["empty_sample_s"] == AROUND.empty_sample_s[engine]
+        assert ("overhead" in seen.warnings) is limited
+        assert seen.empty_sample_s == AROUND.empty_sample_s[engine]
 
 
 def test_a_window_is_counted_message_by_message() -> None:
     planned = planned_of("p2p_bandwidth", 2, "window=16")
     seen = row_of(planned, samples([[16_000_000] * 8, [1] * 8]))
-    assert (seen["median_s"], seen["operations_per_sample"]) == (1e-3, 16)
-    assert seen["headline"] == planned.shape.headline
-    assert seen["message_rate_per_s"] == 1000
-    assert seen["algbw_gb_per_s"] == pytest.approx(60_000 / 1e-3 / 1e9)
-    assert seen["first_call_s"] == 1
+    assert (seen.median_s, seen.operations_per_sample) == (1e-3, 16)
+    assert seen.headline == planned.shape.headline
+    assert seen.message_rate_per_s == 1000
+    assert seen.algbw_gb_per_s == pytest.approx(60_000 / 1e-3 / 1e9)
+    assert seen.first_call_s == 1
     settings = settings_for("p2p_bandwidth")
     alone = replace(planned, case=replace(planned.case, window=1))
     most = [max_repetitions(each, settings) for each in (alone, planned)]
@@ -328,28 +324,26 @@ def test_a_window_is_counted_message_by_message() -> None:
 
 def test_several_samples_between_two_stamps_are_divided_out_and_the_first_call_is_whole() -> None:
     seen = row_of(planned_of("p2p_latency"), samples([[8_000] * 8, [1] * 8], block_k=4))
-    assert (seen["median_s"], seen["block_k"], seen["operations_per_sample"]) == (1e-6, 4, 8)
-    assert seen["first_call_s"] == 1
+    assert (seen.median_s, seen.block_k, seen.operations_per_sample) == (1e-6, 4, 8)
+    assert seen.first_call_s == 1
 
 
 def test_too_few_repetitions_have_a_median_and_no_interval() -> None:
     seen = row_of(planned_of("all_reduce"), samples([[1000] * 5] * 2))
-    assert seen["algbw_gb_per_s"] == pytest.approx(60)
-    assert (
-        seen["ci_low_s"] is seen["algbw_ci_high_gb_per_s"] is seen["algbw_ci_low_gb_per_s"] is None
-    )
+    assert seen.algbw_gb_per_s == pytest.approx(60)
+    assert seen.ci_low_s is seen.algbw_ci_high_gb_per_s is seen.algbw_ci_low_gb_per_s is None
 
 
 def test_the_last_rank_counts_for_a_collective_and_the_sender_for_a_message() -> None:
     elapsed = [[1000, 5000, 1000] * 2, [3000, 1000, 3000] * 2]
-    assert row_of(planned_of("all_reduce"), samples(elapsed))["median_s"] == 3e-6
-    assert row_of(planned_of("p2p_latency"), samples(elapsed))["median_s"] == 0.5e-6
+    assert row_of(planned_of("all_reduce"), samples(elapsed)).median_s == 3e-6
+    assert row_of(planned_of("p2p_latency"), samples(elapsed)).median_s == 0.5e-6
 
 
 def test_a_clock_that_saw_nothing_gives_no_rate() -> None:
     seen = row_of(planned_of("all_reduce"), samples([[0] * 10] * 2))
-    assert seen["status"] == "ok"
-    assert seen["algbw_gb_per_s"] is seen["busbw_gb_per_s"] is seen["message_rate_per_s"] is None
+    assert seen.status == "ok"
+    assert seen.algbw_gb_per_s is seen.busbw_gb_per_s is seen.message_rate_per_s is None
 
 
 # ---------------------------------------------------------------- whole rows
@@ -399,40 +393,39 @@ def test_every_outcome_is_a_row_and_only_a_good_one_has_numbers(
 ) -> None:
     planned = planned_of("all_reduce")
     seen = row_of(planned, outcome)
-    assert (seen["status"], seen["reason"]) == (status, reason)
-    assert set(seen) == {column.name for column in CASES}
-    assert all(seen[name] is None for name in OF_A_RUN)
-    numbers = {name for name in NUMBERS if seen[name] is not None}
+    assert (seen.status, seen.reason) == (status, reason)
+    assert not any(getattr(seen, name) for name in OF_A_RUN)
+    numbers = {name for name in NUMBERS if getattr(seen, name) is not None}
     expected = {
         "ok": numbers | {"median_s", "algbw_gb_per_s", "repetitions"},
         "invalid": {"wrong_elements"},
     }
     assert numbers == expected.get(status, set())
-    assert seen["wrong_elements"] == {"ok": 0, "invalid": 7}.get(status)
+    assert seen.wrong_elements == {"ok": 0, "invalid": 7}.get(status)
 
 
 def test_a_row_knows_its_case_and_its_circumstances() -> None:
     planned = planned_of("all_reduce", 4)
     seen = row_of(planned, samples([[1000] * 10] * 4))
-    assert all(seen[column.name] == getattr(planned.case, column.name) for column in VARIABLES)
-    assert (seen["case_id"], seen["order"], seen["started_at"]) == (
+    assert all(getattr(seen, name) == getattr(planned.case, name) for name in NAMES)
+    assert (seen.case_id, seen.order, seen.started_at) == (
         planned.case.case_id,
         planned.order,
         STARTED,
     )
-    assert (seen["nodes"], seen["ranks_per_node"], seen["world_size"]) == (1, 4, 4)
-    assert (seen["transport"], seen["overhead_s"], seen["stop_reason"], seen["clock"]) == (
+    assert (seen.nodes, seen.ranks_per_node, seen.world_size) == (1, 4, 4)
+    assert (seen.transport, seen.overhead_s, seen.stop_reason, seen.clock) == (
         "tcp",
         1e-6,
         "ci",
         "monotonic",
     )
-    assert (seen["repetitions"], seen["wrong_elements"]) == (10, 0)
+    assert (seen.repetitions, seen.wrong_elements) == (10, 0)
 
 
 def test_virtual_time_is_marked() -> None:
     seen = row_of(planned_of("all_reduce", engine="virtual"), samples([[1000] * 10] * 2))
-    assert (seen["clock"], seen["overhead_s"]) == ("virtual", None)
+    assert (seen.clock, seen.overhead_s) == ("virtual", None)
 
 
 # ---------------------------------------------------------------- flags
@@ -453,24 +446,24 @@ def test_a_flag_tells_what_to_know_before_trusting_the_median(
     flag: str, benchmark: str, elapsed: Any, changed: dict[str, Any]
 ) -> None:
     planned = planned_of(benchmark)
-    assert flag in row_of(planned, samples(elapsed), **changed)["warnings"]
-    assert flag not in row_of(planned, samples(CALM))["warnings"]
+    assert flag in row_of(planned, samples(elapsed), **changed).warnings
+    assert flag not in row_of(planned, samples(CALM)).warnings
 
 
 def test_as_many_threads_as_cores_are_not_too_many() -> None:
     planned = planned_of("all_reduce")
-    assert row_of(planned, samples(CALM), threads_per_rank=4, cores=8)["warnings"] == []
+    assert row_of(planned, samples(CALM), threads_per_rank=4, cores=8).warnings == ()
 
 
 def test_ranks_that_start_apart_are_skewed() -> None:
     apart = np.array([[0], [10**6]])  # 1 ms of 10 ms
     planned = planned_of("all_reduce")
     seen = row_of(planned, samples(CALM, start_ns=apart))
-    assert "skewed" in seen["warnings"] and seen["skew_s"] == 1e-3
+    assert "skewed" in seen.warnings and seen.skew_s == 1e-3
     seen = row_of(planned, samples(CALM, start_ns=apart // 10))
-    assert seen["warnings"] == [] and seen["skew_s"] == 1e-4
+    assert seen.warnings == () and seen.skew_s == 1e-4
     seen = row_of(planned_of("p2p_latency"), samples(CALM, start_ns=apart))
-    assert seen["warnings"] == [] and seen["skew_s"] is None, "the receiver waits anyway"
+    assert seen.warnings == () and seen.skew_s is None, "the receiver waits anyway"
 
 
 @pytest.mark.parametrize(
@@ -485,7 +478,7 @@ def test_ranks_that_share_a_node_with_little_shared_memory_are_flagged(
     (planned,) = plan(settings, world, FACTS)
     planned = replace(planned, case=replace(planned.case, engine="python"))
     made = row_of(planned, samples(CALM), world=world, small_shm_nodes=frozenset(nodes))
-    assert ("fallback" in made["warnings"]) is flagged
+    assert ("fallback" in made.warnings) is flagged
 
 
 def test_skew_is_held_against_the_sample_and_not_against_one_of_its_messages() -> None:
@@ -493,12 +486,9 @@ def test_skew_is_held_against_the_sample_and_not_against_one_of_its_messages() -
     planned = planned_of("p2p_bandwidth", 2, "window=16")
     planned = replace(planned, case=replace(planned.case, schedule="rounds", sync="barrier"))
     assert (
-        "skewed"
-        not in row_of(planned, samples(CALM, start_ns=np.array([[0], [400_000]])))["warnings"]
+        "skewed" not in row_of(planned, samples(CALM, start_ns=np.array([[0], [400_000]]))).warnings
     )
-    assert (
-        "skewed" in row_of(planned, samples(CALM, start_ns=np.array([[0], [600_000]])))["warnings"]
-    )
+    assert "skewed" in row_of(planned, samples(CALM, start_ns=np.array([[0], [600_000]]))).warnings
 
 
 def test_skew_is_unknown_between_nodes_and_known_within_one() -> None:
@@ -507,22 +497,22 @@ def test_skew_is_unknown_between_nodes_and_known_within_one() -> None:
     apart = np.array([[0], [0], [10**12], [10**12]])
     planned = planned_of("all_reduce", 4)
     seen = row_of(planned, samples(CALM[[0, 1, 0, 1]], start_ns=apart), world=nodes)
-    assert seen["warnings"] == [] and seen["skew_s"] is None
+    assert seen.warnings == () and seen.skew_s is None
     pair = replace(
         planned,
         case=replace(planned.case, pair="0-1", schedule="rounds"),
         benchmark=planned_of("p2p_latency").benchmark,
     )
     seen = row_of(pair, samples(CALM, start_ns=apart[:2]), world=nodes)
-    assert seen["warnings"] == [] and seen["skew_s"] == 0
+    assert seen.warnings == () and seen.skew_s == 0
 
 
 def test_a_soak_says_how_much_of_it_was_not_measured() -> None:
     planned = planned_of("all_reduce")
     calm = samples(CALM)
     seen = row_of(planned, replace(calm, stop_reason="duration", spent_s=60.0, unmeasured_s=0.7))
-    assert (seen["reason"], seen["unmeasured_s"]) == (None, 0.7)
-    assert row_of(planned, calm)["unmeasured_s"] is None
+    assert (seen.reason, seen.unmeasured_s) == (None, 0.7)
+    assert row_of(planned, calm).unmeasured_s is None
 
 
 def test_visits_at_two_levels_are_named_with_their_spread() -> None:
@@ -531,11 +521,11 @@ def test_visits_at_two_levels_are_named_with_their_spread() -> None:
     for factor in (1, 1, 3):
         add_visit(record, planned, samples(CALM // 10 * factor))
     seen = row(RowFacts(planned, AROUND), planned.case, record)
-    assert seen["reason"] == "2 levels of visits: 1.00 ms x2, 3.01 ms x1"
-    assert seen["visit_spread"] == pytest.approx(3, rel=1e-3)
-    assert (seen["visits"], seen["interval_of"]) == (3, "visits")
+    assert seen.reason == "2 levels of visits: 1.00 ms x2, 3.01 ms x1"
+    assert seen.visit_spread == pytest.approx(3, rel=1e-3)
+    assert (seen.visits, seen.interval_of) == (3, "visits")
     alone = row_of(planned, samples(CALM))
-    assert (alone["visit_spread"], alone["reason"]) == (None, None)
+    assert (alone.visit_spread, alone.reason) == (None, None)
 
 
 def test_the_interval_of_one_visit_has_the_level_that_was_asked_for() -> None:
@@ -546,15 +536,15 @@ def test_the_interval_of_one_visit_has_the_level_that_was_asked_for() -> None:
         record = CaseRecord()
         add_visit(record, planned, calm, z=z)
         seen = row(RowFacts(planned, replace(AROUND, z=z)), planned.case, record)
-        widths[round(seen["interval_level"], 3)] = seen["ci_high_s"] - seen["ci_low_s"]
+        widths[round(seen.interval_level, 3)] = seen.ci_high_s - seen.ci_low_s
     assert [*widths] == [0.95, 0.99] and widths[0.99] > widths[0.95]
 
 
 @pytest.mark.parametrize("engine", ["python", "native"])
 def test_only_python_can_be_python_bound(engine: str) -> None:
     seen = row_of(planned_of("all_reduce", engine=engine), samples(CALM), overhead_s={engine: 5e-3})
-    assert seen["warnings"] == (["overhead"] if engine == "python" else [])
-    assert seen["overhead_s"] == 5e-3
+    assert seen.warnings == (("overhead",) if engine == "python" else ())
+    assert seen.overhead_s == 5e-3
 
 
 @pytest.mark.parametrize(("bound", "flagged"), [(0, False), (1, False), (2, True)])
@@ -574,31 +564,31 @@ def test_events_that_began_before_the_host_was_done_are_told(bound: int, flagged
     planned = planned_of("all_reduce")
     calm = samples(CALM)
     seen = replace(calm, counts=(Counts(0, 1, {HOST_BOUND: 7.0}), *readings), repetitions=20)
-    assert ("overhead" in row_of(planned, seen)["warnings"]) == flagged
+    assert ("overhead" in row_of(planned, seen).warnings) == flagged
 
 
 @pytest.mark.parametrize(("kind", "flagged"), [("NET/Socket", True), ("NET/IB/GDRDMA", False)])
 def test_sockets_beside_another_network_are_told_with_the_cure(kind: str, flagged: bool) -> None:
     evidence = TransportEvidence(kinds={(0, 1): (kind,)}, expected={0: EFA})
     seen = row_of(planned_of("p2p_latency"), samples(CALM), evidence=evidence)
-    assert ("fallback" in seen["warnings"]) == flagged
-    told = "messages take NET/Socket, but this machine has EFA" in (seen["reason"] or "")
-    assert told == flagged and (EFA.cure in (seen["reason"] or "")) == flagged
+    assert ("fallback" in seen.warnings) == flagged
+    told = "messages take NET/Socket, but this machine has EFA" in (seen.reason or "")
+    assert told == flagged and (EFA.cure in (seen.reason or "")) == flagged
 
 
 def test_the_cache_is_judged_by_all_copies_of_the_largest_buffer() -> None:
     planned = planned_of("p2p_bandwidth", 2, "window=16")
     spec = planned.benchmark.program(planned.case, 0, 2).buffers[0]
     walked = slot_bytes(spec) * spec.slots * planned.pool
-    assert "in_cache" not in row_of(planned, samples(CALM), cache_bytes=walked // 2)["warnings"]
-    assert "in_cache" in row_of(planned, samples(CALM), cache_bytes=walked // 2 + 1)["warnings"]
+    assert "in_cache" not in row_of(planned, samples(CALM), cache_bytes=walked // 2).warnings
+    assert "in_cache" in row_of(planned, samples(CALM), cache_bytes=walked // 2 + 1).warnings
 
 
 def test_a_virtual_machine_of_ours_is_never_oversubscribed() -> None:
     crowded = {"threads_per_rank": 100, "cache_bytes": 2**50}
     assert (
-        row_of(planned_of("p2p_bandwidth", engine="virtual"), samples(CALM), **crowded)["warnings"]
-        == []
+        row_of(planned_of("p2p_bandwidth", engine="virtual"), samples(CALM), **crowded).warnings
+        == ()
     )
 
 
@@ -648,7 +638,7 @@ def test_the_headline_can_be_computed_again_from_the_raw_table() -> None:
         max(table["elapsed_ns"][chosen & (table["repetition"] == n)])
         for n in np.unique(table["repetition"][chosen])
     ]
-    assert np.median(latest) * 1e-9 == pytest.approx(row_of(planned, outcome)["median_s"])
+    assert np.median(latest) * 1e-9 == pytest.approx(row_of(planned, outcome).median_s)
 
 
 def test_of_a_large_world_the_raw_table_names_the_rank_that_decided() -> None:
@@ -719,7 +709,7 @@ def test_a_buffer_that_is_written_several_times_is_flagged(
     steps: tuple[Step, ...], is_flagged: bool
 ) -> None:
     planned = replace(planned_of("all_reduce"), benchmark=Steps(steps))
-    warnings = row_of(planned, samples([[1000] * 10] * 2))["warnings"]
+    warnings = row_of(planned, samples([[1000] * 10] * 2)).warnings
     assert ("unchecked" in warnings) is is_flagged
 
 
@@ -821,19 +811,18 @@ def test_a_tree_between_two_nodes_stays_below_the_bound() -> None:
 
 def test_a_row_says_what_its_median_is_of() -> None:
     seen = {name: row_of(planned_of(name), samples(CALM)) for name in BENCHMARKS}
-    assert seen["p2p_latency"]["median_of"] == "half a round trip"
-    assert seen["p2p_bandwidth"]["median_of"] == "window / messages"
-    assert seen["p2p_bibandwidth"]["median_of"] == "window / messages in both directions"
+    assert seen["p2p_latency"].median_of == "half a round trip"
+    assert seen["p2p_bandwidth"].median_of == "window / messages"
+    assert seen["p2p_bibandwidth"].median_of == "window / messages in both directions"
     assert (
-        seen["p2p_multi_pair"]["median_of"]
-        == "window of the slowest sender / messages of all pairs"
+        seen["p2p_multi_pair"].median_of == "window of the slowest sender / messages of all pairs"
     )
     assert (
         "exchange"
-        in row_of(planned_of("exchange", 3), samples(np.vstack([CALM, CALM[:1]])))["median_of"]
+        in row_of(planned_of("exchange", 3), samples(np.vstack([CALM, CALM[:1]]))).median_of
     )
-    assert seen["all_reduce"]["median_of"] == "collective"
-    assert all(row["median_of"] != "operation" for row in seen.values())
+    assert seen["all_reduce"].median_of == "collective"
+    assert all(row.median_of != "operation" for row in seen.values())
 
 
 @pytest.mark.parametrize(
@@ -851,41 +840,41 @@ def test_percentiles_are_of_operations_or_null(
     benchmark: str, overrides: tuple[str, ...], block_k: int, given: bool
 ) -> None:
     seen = row_of(planned_of(benchmark, 2, *overrides), samples(CALM, block_k=block_k))
-    assert (seen["p90_s"] is not None) == (seen["p95_s"] is not None) == given
+    assert (seen.p90_s is not None) == (seen.p95_s is not None) == given
 
 
 def test_messages_in_one_call_are_told() -> None:
     window, latency, collective = (
         planned_of(name) for name in ("p2p_bandwidth", "p2p_latency", "all_reduce")
     )
-    assert row_of(window, samples(CALM), joins_messages=True)["messages_per_call"] == 64
-    assert row_of(window, samples(CALM))["messages_per_call"] == 1
-    assert row_of(latency, samples(CALM), joins_messages=True)["messages_per_call"] == 1
-    assert row_of(collective, samples(CALM), joins_messages=True)["messages_per_call"] is None
+    assert row_of(window, samples(CALM), joins_messages=True).messages_per_call == 64
+    assert row_of(window, samples(CALM)).messages_per_call == 1
+    assert row_of(latency, samples(CALM), joins_messages=True).messages_per_call == 1
+    assert row_of(collective, samples(CALM), joins_messages=True).messages_per_call is None
 
 
 def test_a_rank_with_itself_has_one_direction() -> None:
     planned = planned_of("p2p_bibandwidth")
     alone = replace(planned, case=replace(planned.case, pair="0-0"))
     seen = row_of(alone, samples(CALM[:1]))
-    assert seen["busbw_gb_per_s"] == seen["algbw_gb_per_s"]
+    assert seen.busbw_gb_per_s == seen.algbw_gb_per_s
     both = row_of(planned, samples(CALM))
-    assert both["busbw_gb_per_s"] == pytest.approx(both["algbw_gb_per_s"] / 2)
+    assert both.busbw_gb_per_s == pytest.approx(both.algbw_gb_per_s / 2)
 
 
 def test_outliers_are_counted() -> None:
     elapsed = CALM.copy()
     elapsed[:, :3] *= 5
-    assert row_of(planned_of("all_reduce"), samples(elapsed))["outliers"] >= 3
-    assert row_of(planned_of("all_reduce"), samples(np.full((2, 50), 10**7)))["outliers"] == 0
+    assert row_of(planned_of("all_reduce"), samples(elapsed)).outliers >= 3
+    assert row_of(planned_of("all_reduce"), samples(np.full((2, 50), 10**7))).outliers == 0
 
 
 def test_only_the_last_message_of_a_shared_buffer_is_checked_and_that_is_said() -> None:
     assert (
         "unchecked"
-        in row_of(planned_of("p2p_bandwidth", 2, "buffers=shared"), samples(CALM))["warnings"]
+        in row_of(planned_of("p2p_bandwidth", 2, "buffers=shared"), samples(CALM)).warnings
     )
-    assert "unchecked" not in row_of(planned_of("p2p_bandwidth"), samples(CALM))["warnings"]
+    assert "unchecked" not in row_of(planned_of("p2p_bandwidth"), samples(CALM)).warnings
     assert (
         "unchecked"
         not in row_of(planned_of("p2p_bandwidth", 2, "buffers=shared", "window=1"), samples(CALM))[
@@ -900,7 +889,7 @@ def test_only_the_last_message_of_a_shared_buffer_is_checked_and_that_is_said() 
 )
 def test_bytes_per_rank_are_those_of_a_block(benchmark: str, total: int, each: int | None) -> None:
     seen = row_of(planned_of(benchmark, 3), samples(np.vstack([CALM, CALM[:1]])))
-    assert (seen["message_bytes"], seen["bytes_per_rank"]) == (total, each)
+    assert (seen.message_bytes, seen.bytes_per_rank) == (total, each)
 
 
 def test_a_copy_is_no_slower_than_a_larger_one() -> None:
@@ -918,14 +907,13 @@ def test_ranks_of_a_node_are_held_against_a_copy_by_a_core() -> None:
     planned = planned_of("p2p_bandwidth", 2, "window=1", "cache=warm")
     stamps = samples([[1000] * 10] * 2)
     seen = row_of(planned, stamps, host_copies_gb_per_s={2**20: 10.0})
-    assert (seen["limit_gb_per_s"], seen["limit_name"]) == (10.0, "measured copy by a core")
-    assert seen["efficiency"] == pytest.approx(seen["busbw_gb_per_s"] / 10)
-    fast = row_of(planned, stamps, host_copies_gb_per_s={2**20: seen["busbw_gb_per_s"] / 1.2})
+    assert (seen.limit_gb_per_s, seen.limit_name) == (10.0, "measured copy by a core")
+    assert seen.efficiency == pytest.approx(seen.busbw_gb_per_s / 10)
+    fast = row_of(planned, stamps, host_copies_gb_per_s={2**20: seen.busbw_gb_per_s / 1.2})
     assert (
-        "impossible" in fast["warnings"]
-        and "the limit was measured, and that varies" in fast["reason"]
+        "impossible" in fast.warnings and "the limit was measured, and that varies" in fast.reason
     )
-    assert row_of(planned, stamps)["efficiency"] is None
+    assert row_of(planned, stamps).efficiency is None
 
 
 @pytest.mark.parametrize(
@@ -950,13 +938,13 @@ def test_a_limit_between_nodes_is_that_of_what_carried_the_bytes(
     planned = gpu_planned("p2p_bandwidth", "2x1")
     world = World(0, 2, ((0,), (1,)), (0,))
     seen = row_of(planned, samples([[100_000] * 10] * 2), evidence=evidence, world=world)
-    assert seen["limit_name"] == limit_name
+    assert seen.limit_name == limit_name
 
 
 def test_efficiency_is_that_of_the_bus() -> None:
     """On 4 ranks the bus carries 1.5 times the message."""
     planned = planned_of("all_reduce", 4, "cache=warm")
     seen = row_of(planned, samples([[60_000] * 10] * 4), host_copies_gb_per_s={2**20: 10.0})
-    assert (seen["algbw_gb_per_s"], seen["busbw_gb_per_s"]) == pytest.approx((1.0, 1.5))
-    assert seen["limit_gb_per_s"] is not None
-    assert seen["efficiency"] == pytest.approx(1.5 / seen["limit_gb_per_s"])
+    assert (seen.algbw_gb_per_s, seen.busbw_gb_per_s) == pytest.approx((1.0, 1.5))
+    assert seen.limit_gb_per_s is not None
+    assert seen.efficiency == pytest.approx(1.5 / seen.limit_gb_per_s)

@@ -45,6 +45,7 @@ from commbench.measure.visits import (
     levels_text,
     spread,
 )
+from commbench.results.row import Row
 from commbench.runtime.control import hosted_world
 from commbench.runtime.recovery import EarlierVisits
 from commbench.stats.series import Series
@@ -423,13 +424,13 @@ def recorded(planned: Planned, *seeds: int) -> CaseRecord:
     return record
 
 
-def row_of(planned: Planned, record: CaseRecord) -> dict[str, Any]:
+def row_of(planned: Planned, record: CaseRecord) -> Row:
     return row(RowFacts(planned, AROUND), planned.case, record)
 
 
 def read_back(planned: Planned, record: CaseRecord, launches: list[float]) -> EarlierVisits:
     """As cli.earlier_visits finds it in the files."""
-    values = row_of(planned, record) | {"visit_launches": launches}
+    values = replace(row_of(planned, record), visit_launches=tuple(launches))
     return EarlierVisits(values, tuple(visit.times for visit in record.visits), 0, 0, {})
 
 
@@ -439,12 +440,12 @@ def test_a_continued_record_gives_the_row_of_an_unbroken_one(planned: Planned) -
     assert (later.visits[0].block_k, later.spent_s(1)) == (1, 0.0)
     add_visit(later, planned, visit(3), launch=1)
     assert later.spent_s(1) == 0.5 + 0.1, "the time of this launch with its warm-up"
-    seen, wanted = (row_of(planned, record) for record in (later, whole))
-    wanted["visit_launches"] = [0, 0, 1]
+    seen = row_of(planned, later)
+    wanted = replace(row_of(planned, whole), visit_launches=(0, 0, 1))
     for name in NUMBERS:
-        assert seen[name] == (
-            wanted[name] if isinstance(wanted[name], str | list) else pytest.approx(wanted[name])
-        ), name
+        value = getattr(wanted, name)
+        is_exact = isinstance(value, str | tuple)
+        assert getattr(seen, name) == (value if is_exact else pytest.approx(value)), name
 
 
 @pytest.mark.parametrize("before", [1, 2])
@@ -491,11 +492,11 @@ def test_retransmits_are_those_of_measured_repetitions_of_all_visits_and_ranks(
     counts = (*readings(0, [8, 20, 20, 20]), *readings(1, [10, 10, 12, 17]))
     add_visit(record, planned, replace(visit(2), counts=counts))
     values = row_of(planned, record)
-    assert values["retransmits"] == (8 - 3) + (10 - 9) + 0 + (17 - 10)
+    assert values.retransmits == (8 - 3) + (10 - 9) + 0 + (17 - 10)
     later = CaseRecord(earlier_visits(read_back(planned, record, [0, 0])))
     add_visit(later, planned, replace(visit(3), counts=tuple(readings(0, [1, 1, 1, 3]))), 1)
-    assert row_of(planned, later)["retransmits"] == values["retransmits"] + 2
-    assert row_of(planned, recorded(planned, 1))["retransmits"] is None, "a backend without them"
+    assert row_of(planned, later).retransmits == values.retransmits + 2
+    assert row_of(planned, recorded(planned, 1)).retransmits is None, "a backend without them"
 
 
 def test_visits_of_the_present_launch_count_for_its_rule_and_earlier_ones_do_not(
@@ -531,9 +532,9 @@ def test_what_one_visit_has_shown_stays_in_the_warnings(planned: Planned) -> Non
     shown = {**earlier.row, "warnings": ["throttled", "overhead", "skewed"]}
     record = CaseRecord(earlier_visits(replace(earlier, row=shown)))
     lasting = {"throttled", "overhead"}
-    assert lasting <= set(row_of(planned, record)["warnings"]), "without a new visit"
+    assert lasting <= set(row_of(planned, record).warnings), "without a new visit"
     add_visit(record, planned, visit(2))
-    warnings = row_of(planned, record)["warnings"]
+    warnings = row_of(planned, record).warnings
     assert lasting <= set(warnings) and "skewed" not in warnings
 
 
@@ -543,10 +544,10 @@ def test_a_visit_that_was_still_running_is_replaced_by_the_longer_one(planned: P
     throttled = (Counts(0, 1, {GPU_THROTTLE_REASONS: 4.0}),)
     add_visit(record, planned, replace(visit(1), stop_reason="running", counts=throttled))
     add_visit(record, planned, replace(visit(2), stop_reason="duration"))
-    assert row_of(planned, record)["visits"] == 1
+    assert row_of(planned, record).visits == 1
     assert record.visits[0].is_throttled
     add_visit(record, planned, visit(3))
-    assert row_of(planned, record)["visits"] == 2
+    assert row_of(planned, record).visits == 2
 
 
 @pytest.mark.parametrize("worst", [0, 1, 2])
@@ -570,7 +571,7 @@ def test_what_disturbs_a_gpu_is_that_of_all_visits(planned: Planned, worst: int)
         add_visit(record, planned, samples)
     values = row_of(planned, record)
     assert [visit.is_host_bound for visit in record.visits].index(True) == worst
-    assert {"overhead", "throttled"} <= set(values["warnings"])
+    assert {"overhead", "throttled"} <= set(values.warnings)
 
 
 @pytest.mark.parametrize("thinned", [0, 1, 2])
@@ -582,7 +583,7 @@ def test_a_visit_of_which_only_some_times_were_kept_counts_all_its_repetitions(
         repetitions = 400 if number == thinned else 100
         add_visit(record, planned, replace(visit(number), repetitions=repetitions))
     values = row_of(planned, record)
-    assert values["repetitions"] == 600
+    assert values.repetitions == 600
 
 
 @pytest.mark.parametrize("long", [0, 1, 2])
@@ -597,7 +598,7 @@ def test_of_a_visit_that_is_too_long_evenly_spaced_times_are_kept(
         50 if number == long else 60 for number in range(3)
     ]
     values = row_of(planned, record)
-    assert values["repetitions"] == 100 + 60 + 60
+    assert values.repetitions == 100 + 60 + 60
 
 
 @pytest.mark.parametrize("unsteady", [0, 1, 2])
@@ -606,5 +607,5 @@ def test_one_warm_up_at_its_limit_makes_the_case_unsteady(planned: Planned, unst
     for seed in range(3):
         add_visit(record, planned, replace(visit(seed), steady=seed != unsteady, warmup_s=0.25))
     values = row_of(planned, record)
-    assert (values["steady"], values["warmup_s"]) == (False, 3 * 0.25)
+    assert (values.steady, values.warmup_s) == (False, 3 * 0.25)
     assert record.spent_s(0) == 3 * (0.5 + 0.25)

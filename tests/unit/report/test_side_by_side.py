@@ -11,8 +11,7 @@ from sample_cases import case_row
 
 from commbench.core.terminal import Terminal
 from commbench.report.side_by_side import belong_together, side_by_side
-from commbench.results.load import read_cases
-from commbench.results.recorded import plain_rows
+from commbench.results.load import read_cases, rows_of_table
 
 FILE = Terminal(None)
 
@@ -288,7 +287,7 @@ README_SIZES = (8, 512, 32 * 1024, 512 * 1024, 8 * 1024**2)
 def recorded(width: int) -> str:
     """Five sizes of the run beside the notebooks."""
     (source,), _ = read_cases([ROOT / "notebooks" / "data" / "01_quickstart.parquet"])
-    rows = [row for row in plain_rows(source.cases) if row["message_bytes"] in README_SIZES]
+    rows = [row for row in rows_of_table(source.cases) if row.message_bytes in README_SIZES]
     return side_by_side(rows, Terminal(width), source.records)
 
 

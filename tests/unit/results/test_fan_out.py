@@ -8,18 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_cases import case_row
 
 import commbench
 from commbench.cli.export import export
 from commbench.cli.run import resume
 from commbench.cli.show import show
 from commbench.core.errors import ConfigError, Unsaved, WorldBroken
-from commbench.core.protocols import Entry
 from commbench.report.summary import read_results
 from commbench.results.fan_out import FanOut
 from commbench.results.load import load_run
 from commbench.results.recorded import recorded_rows
 from commbench.results.run_folder import write_json
+from commbench.results.writer import Entry
 
 
 class Notes:
@@ -50,7 +51,7 @@ def finished_run(*writers: Notes, folder: Path, status: int = 0) -> dict[str, An
     run = {"folder": str(folder), "exit_status": status}
     fan_out.begin(run)
     for _ in range(2):
-        fan_out.cases([({}, {}, {})])
+        fan_out.cases([Entry(case_row())])
     fan_out.end(run)
     return run
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import sample_cases
 from hypothesis import given
 from hypothesis import strategies as st
 from sample_cases import case_row
@@ -24,12 +25,14 @@ import commbench
 from commbench.core.errors import Unreadable, Unsaved
 from commbench.results.columns import CASES, SCHEMA_VERSION
 from commbench.results.jsonl import CASES_JSONL, Jsonl, json_rows, line
+from commbench.results.writer import Entry
 
 RUN = {"run_id": "r", "backend": {"name": "gloo", "library": "x 1.2"}}
 
 
-def row(case_id: str, **more: Any) -> dict[str, Any]:
-    return case_row(run_id="r", case_id=case_id, env=(("A", "b"),), warnings=["skewed"]) | more
+def entry(case_id: str, **more: Any) -> Entry:
+    known = {"run_id": "r", "env": {"A": "b"}, "warnings": ["skewed"]}
+    return Entry(case_row(case_id=case_id, **known | more))
 
 
 def objects(folder: Path) -> list[dict[str, Any]]:
@@ -46,7 +49,7 @@ def test_a_line_is_there_as_soon_as_its_case_is(tmp_path: Path) -> None:
     writer.begin(RUN, str(tmp_path))
     assert objects(tmp_path) == []
     for count, case_id in enumerate(("a", "b", "a"), start=1):
-        writer.cases([(row(case_id, median_s=float(count)), {}, {})])
+        writer.cases([entry(case_id, median_s=float(count))])
         assert len(objects(tmp_path)) == count
     cases = objects(tmp_path)
     assert [(case["case_id"], case["median_s"]) for case in cases] == [
@@ -61,17 +64,21 @@ def test_a_line_is_there_as_soon_as_its_case_is(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
+sys.path.append(sys.argv[2])
 from commbench.results.jsonl import Jsonl
+from commbench.results.writer import Entry
+from sample_cases import case_row
 writer = Jsonl()
 writer.begin({"run_id": "r"}, sys.argv[1])
 for index in range(3):
-    writer.cases([({"case_id": str(index)}, {}, {})])
+    writer.cases([Entry(case_row(case_id=str(index)))])
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 def test_a_killed_run_keeps_complete_lines(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=60, check=False)
+    words = [sys.executable, "-c", KILLED, str(tmp_path), str(Path(sample_cases.__file__).parent)]
+    done = subprocess.run(words, timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
     assert [case["case_id"] for case in objects(tmp_path)] == ["0", "1", "2"]
 
@@ -81,7 +88,7 @@ def test_a_run_that_goes_on_appends_and_drops_a_torn_line(tmp_path: Path, torn: 
     (tmp_path / CASES_JSONL).write_text('{"case_id": "a"}\n' + torn)
     writer = Jsonl()
     writer.begin(RUN, str(tmp_path))
-    writer.cases([(row("c"), {}, {})])
+    writer.cases([entry("c")])
     writer.end(RUN)
     assert [case["case_id"] for case in objects(tmp_path)] == ["a", "c"]
 
@@ -92,10 +99,10 @@ def test_lines_that_a_full_disk_refuses_are_rescued(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     writer = Jsonl()
     writer.begin(RUN, str(disk.path))
-    writer.cases([(row("a"), {}, {})])
+    writer.cases([entry("a")])
     disk.fill()
     for case_id in "bcd":
-        writer.cases([(row(case_id, reason="long" * 2000), {}, {})])
+        writer.cases([entry(case_id, reason="long" * 2000)])
     with pytest.raises(
         Unsaved, match=r"cases\.jsonl is not complete \(No space left on device\); 3 lines"
     ) as seen:

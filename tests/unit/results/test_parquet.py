@@ -32,6 +32,8 @@ from commbench.results import parquet
 from commbench.results.columns import SCHEMA_VERSION
 from commbench.results.load import load_run
 from commbench.results.parquet import Parquet
+from commbench.results.row import Row
+from commbench.results.writer import Entry
 
 COUNT = 24  # cases of a run
 MANY = f"sizes=[{','.join(str(8 * step) for step in range(1, COUNT + 1))}]"
@@ -44,24 +46,23 @@ RUN_S = 100
 # ---------------------------------------------------------------- the writer alone
 
 
-def row_of(case_id: str, **more: Any) -> dict[str, Any]:
-    known = {"status": "ok", "median_s": 1e-6, "env": {}, "warnings": []}
-    return case_row(run_id="r", case_id=case_id, **known) | more
+def row_of(case_id: str, **more: Any) -> Row:
+    return case_row(**{"run_id": "r", "case_id": case_id, "median_s": 1e-6} | more)
 
 
 def test_cases_of_a_round_share_a_part_until_all_of_them_are_written_again(tmp_path: Path) -> None:
     writer = Parquet()
     writer.begin({"run_id": "r"}, str(tmp_path))
     ids = ["a", "b", "c"]
-    writer.cases([(row_of(case_id), samples_of(case_id), {}) for case_id in ids])
+    writer.cases([Entry(row_of(case_id), samples_of(case_id)) for case_id in ids])
     parts = tmp_path / "parts"
     assert sorted(part.name for part in parts.iterdir()) == [
         "000000.cases.parquet",
         "000000.samples.parquet",
     ]
-    writer.cases([(row_of("b", reason="again"), {}, {})])
+    writer.cases([Entry(row_of("b", reason="again"))])
     assert (parts / "000000.cases.parquet").exists(), "it has the newest rows of a and c"
-    writer.cases([(row_of(case_id, reason="again"), {}, {}) for case_id in ("a", "c")])
+    writer.cases([Entry(row_of(case_id, reason="again")) for case_id in ("a", "c")])
     assert not (parts / "000000.cases.parquet").exists()
     (parts / "000002.cases.parquet").unlink()  # written again at the end
     writer.end({"run_id": "r", "folder": str(tmp_path), "exit_status": 0})
@@ -109,10 +110,10 @@ def refuge_in(text: str) -> Path:
 
 def test_a_run_goes_on_after_what_an_earlier_start_has_left(tmp_path: Path) -> None:
     writer, _ = begun(tmp_path)
-    writer.cases([(row_of("a", label="old"), {}, {})])
+    writer.cases([Entry(row_of("a", label="old"))])
     (tmp_path / "parts" / "000001.cases.tmp").write_bytes(b"PAR1 torn")
     writer, run = begun(tmp_path)
-    writer.cases([(row_of("a", label="new"), samples_of("a"), {})])
+    writer.cases([Entry(row_of("a", label="new"), samples_of("a"))])
     writer.end(run)
     assert list(commbench.load(tmp_path).label) == ["new"]
     assert {path.name for path in tmp_path.iterdir()} == {
@@ -125,7 +126,7 @@ def test_a_run_goes_on_after_what_an_earlier_start_has_left(tmp_path: Path) -> N
 def test_each_visit_replaces_the_row_of_its_case_and_adds_its_samples(tmp_path: Path) -> None:
     writer, run = begun(tmp_path)
     for visits, case_id in ((1, "b"), (1, "a"), (2, "a"), (2, "b")):
-        writer.cases([(row_of(case_id, visits=visits), samples_of(case_id), {})])
+        writer.cases([Entry(row_of(case_id, visits=visits), samples_of(case_id))])
         assert len(list((tmp_path / "parts").glob("*.cases.parquet"))) <= 2
     assert list(commbench.load(tmp_path).visits) == [2, 2]
     writer.end(run)
@@ -155,12 +156,12 @@ def test_an_interrupted_run_merges_what_it_has_time_for(
     monkeypatch.setattr(parquet, "MERGE_S", merge_s)
     writer, run = begun(tmp_path)
     for case_id in "abc":
-        writer.cases([(row_of(case_id), samples_of(case_id), {})])
+        writer.cases([Entry(row_of(case_id), samples_of(case_id))])
     writer.end(run | {"status": "interrupted"})
     assert len([*tmp_path.glob("parts/*")]) == left
     assert sorted(commbench.load(tmp_path).case_id) == ["a", "b", "c"]
     writer, run = begun(tmp_path)
-    writer.cases([(row_of("b", visits=7), samples_of("b"), {})])
+    writer.cases([Entry(row_of("b", visits=7), samples_of("b"))])
     writer.end(run)
     assert not (tmp_path / "parts").exists()
     assert commbench.load(tmp_path).set_index("case_id").visits.fillna(0).to_dict() == {
@@ -171,11 +172,11 @@ def test_an_interrupted_run_merges_what_it_has_time_for(
 
 def test_rows_from_before_a_result_existed_are_merged_with_null(tmp_path: Path) -> None:
     writer, _ = begun(tmp_path)
-    writer.cases([(row_of("old"), {}, {})])
+    writer.cases([Entry(row_of("old"))])
     part = tmp_path / "parts" / "000000.cases.parquet"
     pq.write_table(pq.read_table(part).drop_columns(["headline"]), part)
     writer, run = begun(tmp_path)
-    writer.cases([(row_of("new", headline="initiator"), {}, {})])
+    writer.cases([Entry(row_of("new", headline="initiator"))])
     writer.end(run)
     cases = pq.read_table(tmp_path / "cases.parquet", columns=["case_id", "headline"]).to_pylist()
     assert cases == [
@@ -189,7 +190,7 @@ def test_a_part_of_a_later_commbench_stays_where_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     writer, run = begun(tmp_path)
-    writer.cases([(row_of("a"), {}, {})])
+    writer.cases([Entry(row_of("a"))])
     part = tmp_path / "parts" / "000000.cases.parquet"
     table = pq.read_table(part)
     pq.write_table(table.append_column("from_the_future", table.column("label")), part)
@@ -202,7 +203,7 @@ def test_a_disk_without_room_to_merge_keeps_the_parts(
 ) -> None:
     writer, run = begun(disk.path / "run")
     for case_id in "abc":
-        writer.cases([(row_of(case_id), samples_of(case_id, 6000), {})])
+        writer.cases([Entry(row_of(case_id), samples_of(case_id, 6000))])
     disk.fill(spare_bytes=64 << 10)
     writer.end(run)
     lines = capsys.readouterr().err.splitlines()
@@ -219,9 +220,9 @@ def test_samples_that_can_not_be_saved_are_counted_and_rescued(
     """Nowhere while the refuge is on the full disk, too."""
     writer, run = begun(disk.path / "run")
     run |= {"status": "interrupted"}  # its end is not tried for as long
-    writer.cases([(row_of("a"), samples_of("a"), {})])
+    writer.cases([Entry(row_of("a"), samples_of("a"))])
     disk.fill(spare_bytes=256 << 10)
-    writer.cases([(row_of("b"), samples_of("b", 60_000), {})])
+    writer.cases([Entry(row_of("b"), samples_of("b", 60_000))])
     with (
         monkeypatch.context() as patched,
         pytest.raises(Unsaved, match="no folder for temporary files takes them e"),
@@ -243,15 +244,15 @@ def test_samples_that_can_not_be_saved_are_counted_and_rescued(
 
 def test_a_damaged_part_is_not_merged_and_the_file_before_is_kept(tmp_path: Path) -> None:
     writer, run = begun(tmp_path)
-    writer.cases([(row_of("a"), {}, {})])
-    writer.cases([(row_of("b"), {}, {})])
+    writer.cases([Entry(row_of("a"))])
+    writer.cases([Entry(row_of("b"))])
     (tmp_path / "parts" / "000000.cases.parquet").write_bytes(b"PAR1 torn")
     writer.end(run)
     with pytest.warns(UserWarning, match=r"000000\.cases\.parquet can't be read"):
         assert list(commbench.load(tmp_path, skip_damaged=True).case_id) == ["b"]
     (tmp_path / "cases.parquet").write_bytes(b"PAR1 torn too")
     writer, run = begun(tmp_path)
-    writer.cases([(row_of("c"), {}, {})])
+    writer.cases([Entry(row_of("c"))])
     writer.end(run)
     assert (tmp_path / "cases.parquet").read_bytes() == b"PAR1 torn too", (
         "somebody may still repair it"
@@ -262,14 +263,14 @@ def test_a_damaged_part_is_not_merged_and_the_file_before_is_kept(tmp_path: Path
 
 def test_a_flipped_bit_in_a_part_is_never_another_number(tmp_path: Path) -> None:
     writer, _ = begun(tmp_path)
-    writer.cases([(row_of("a", median_s=1.5), samples_of("a"), {})])
+    writer.cases([Entry(row_of("a", median_s=1.5), samples_of("a"))])
     for table in ("cases", "samples"):
         assert read_as_other(tmp_path / "parts" / f"000000.{table}.parquet", table) == 0
 
 
 def test_ending_twice_adds_nothing(tmp_path: Path) -> None:
     writer, run = begun(tmp_path)
-    writer.cases([(row_of("a"), {}, {})])
+    writer.cases([Entry(row_of("a"))])
     writer.end(run)
     before = (tmp_path / "cases.parquet").read_bytes()
     writer.end(run | {"status": "interrupted"})
