@@ -115,8 +115,20 @@ def _wait_for_exit() -> None:
 def ignore_terminal() -> None:
     """Ignore what a terminal sends to all processes on it: the parent decides what it means, and
     signals the ranks."""
-    for number in (signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTSTP):
         signal.signal(number, signal.SIG_IGN)
+
+
+def begin_session() -> None:
+    """Give this rank a session of its own, as torchrun does. Linux divides the processor among
+    sessions first (autogroup in sched(7)): ranks of one session, which wake each other, would wait
+    for a core that the processes of other sessions have."""
+    if os.getsid(0) == os.getpid():
+        return
+    with suppress(PermissionError):  # the parent is in another session
+        if os.getpgrp() == os.getpid():  # mpirun's ranks lead a group, which setsid refuses
+            os.setpgid(0, os.getpgid(os.getppid()))
+        os.setsid()
 
 
 def die_with_parent(number: signal.Signals, parent: int) -> None:

@@ -4,6 +4,7 @@ nothing behind.
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -58,7 +59,8 @@ def supervise(
     after the end of their run.
 
     A signal to this process (SIGINT, SIGTERM, SIGHUP) interrupts the ranks, which save what is
-    finished, and is raised again as KeyboardInterrupt or SystemExit once the world is gone.
+    finished, and is raised again as KeyboardInterrupt or SystemExit once the world is gone. SIGTSTP
+    (Ctrl-Z) suspends them with it.
     """
 
     def stop_here(number: int, frame: Any) -> None:
@@ -74,6 +76,8 @@ def supervise(
     try:
         with output:
             supervisor = _Supervisor(start(), folder, ends_file, stopped_s, closing_s)
+            if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
+                handlers[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, supervisor.suspend)
             try:
                 supervisor.wait()
             except (KeyboardInterrupt, SystemExit) as stop:
@@ -199,6 +203,13 @@ class _Supervisor:
                 self._world.wait_for_end(SAVE_S)
             if self._world.status is None:
                 self._world.end(TERMINATE_S)
+
+    def suspend(self, number: int, frame: Any) -> None:
+        """The handler of SIGTSTP: a terminal does not reach the ranks, which have other
+        sessions."""
+        self._world.signal_ranks(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._world.signal_ranks(signal.SIGCONT)
 
     def close(self) -> None:
         """Leave nothing of the world behind, however it ended, also after a second Ctrl-C."""

@@ -61,3 +61,16 @@ def test_a_call_that_does_not_come_back_is_left_after_saving(number: signal.Sign
     status, lines, seconds = ended(IN_C, number)
     assert (status, lines) == (128 + number, [f"saved {128 + number}"])
     assert seconds < 5
+
+
+@pytest.mark.parametrize("before", ["os.setpgrp", "None", "os.setsid"])
+def test_a_rank_has_a_session_of_its_own_however_its_launcher_has_started_it(before: str) -> None:
+    """In a group of its own, as of mpirun; in that of its launcher; with a session, as of
+    torchrun."""
+    rank = "import os; from commbench.runtime.signals import begin_session; begin_session()"
+    rank += "; print(os.getpid(), os.getpgrp(), os.getsid(0))"
+    launcher = f"import os, subprocess, sys; words = [sys.executable, '-c', {rank!r}]"
+    launcher += f"; subprocess.run(words, preexec_fn={before}, check=True)"
+    words = [sys.executable, "-c", launcher]
+    pid, group, session = subprocess.check_output(words, text=True).split()
+    assert pid == group == session
