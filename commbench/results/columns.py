@@ -2,7 +2,7 @@
 
 SCHEMA_VERSION history:
   4  2026-11-26: timing_mode is named timer, launch trial, segment launch; sync=window sync=clock.
-     Earlier versions are not read. 2026-11-28: sync=clock and its columns are gone
+     Earlier versions are not read. 2026-11-28: limit_kind; sync=clock and its columns are gone
   3  2026-11-25: case ids of the variables that differ from their defaults, so that a new variable
      changes no id of an earlier run; variables in the order of tables
 
@@ -169,8 +169,10 @@ RESULTS = _columns(
                                               defined
     wire_gb_per_s          | number  | GB/s | load on the wire, where the algorithm is known
     message_rate_per_s     | number  | 1/s  | operations per second
-    limit_gb_per_s         | number  | GB/s | upper bound set by the hardware, per direction
+    limit_gb_per_s         | number  | GB/s | upper bound of busbw_gb_per_s, per direction
     limit_name             | text    |      | which limit that is
+    limit_kind             | text    |      | memory: a measured copy; nvlink, pcie: what NCCL plans
+                                              with; line: GPU to host; network; told: limit=
     efficiency             | number  |      | busbw / limit
     overhead_s             | number  | s    | collectives: all_reduce on a group of one rank, by the
                                               same engine
