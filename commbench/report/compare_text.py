@@ -479,8 +479,8 @@ def _json_text(value: Any) -> str:
 def ran_separately(base: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> bool:
     """Whether all runs of one side came before all of the other, so that a drift of the machine
     looks like a change."""
-    before = sorted(str(run.get("started_at") or "") for run in base)
-    after = sorted(str(run.get("started_at") or "") for run in new)
+    before = sorted(str(run.get("run_id") or "") for run in base)
+    after = sorted(str(run.get("run_id") or "") for run in new)
     return bool(before[0] and after[0]) and (before[-1] < after[0] or after[-1] < before[0])
 
 

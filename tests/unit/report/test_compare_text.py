@@ -292,6 +292,8 @@ def test_sides_that_were_not_interleaved_are_found() -> None:
     assert ran_separately([third, fourth], [first, second])
     assert not ran_separately([first, third], [second, fourth])
     assert not ran_separately([{}], [first])
+    late = first | {"started_at": fourth["started_at"]}  # the clock went back after it
+    assert not ran_separately([late, third], [second, fourth])
 
 
 @pytest.fixture(scope="module")
