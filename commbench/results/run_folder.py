@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -191,6 +191,24 @@ def check_readable(folder: Path) -> None:
         raise Unreadable(no_permission(folder)) from error
     except OSError:
         return
+
+
+def walk(
+    path: str | Path, onerror: Callable[[OSError], object] | None = None
+) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """As os.walk, through links to folders, too; each folder once, so that links in a circle
+    end."""
+    seen = set[tuple[int, int]]()
+    for folder, folders, names in os.walk(path, onerror=onerror, followlinks=True):
+        try:
+            status = Path(folder).stat()
+        except OSError:  # it was removed meanwhile
+            continue
+        if (status.st_dev, status.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        yield Path(folder), folders, names
 
 
 def file_bytes(path: Path) -> bytes:

@@ -311,9 +311,12 @@ def ab_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("place", ["..", "base"])
-def test_it_is_found_from_above_and_from_a_side(ab_folder: Path, place: str) -> None:
-    (result,), problems = read_ab_results([ab_folder / place])
+@pytest.mark.parametrize("place", ["..", "base", "link"])
+def test_it_is_found_from_above_and_from_a_side(
+    ab_folder: Path, place: str, tmp_path: Path
+) -> None:
+    (tmp_path / "ab").symlink_to(ab_folder)
+    (result,), problems = read_ab_results([tmp_path if place == "link" else ab_folder / place])
     assert problems == []
     changed = f"{SLOW} instead of {FAST}"
     assert (
