@@ -7,6 +7,7 @@ import os
 import secrets
 import shlex
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -40,7 +41,12 @@ from commbench.results.run_folder import (
 from commbench.runtime import launch
 from commbench.runtime.folder_lock import locked
 from commbench.runtime.launch import CONFIG_DIR, SWEEP, exported
-from commbench.runtime.launchers.registry import launcher_of, mpi_library, own_variables
+from commbench.runtime.launchers.registry import (
+    detect,
+    launcher_of,
+    mpi_library,
+    own_variables,
+)
 from commbench.runtime.launchers.requirements import check_experiment, check_startable
 from commbench.runtime.output import BUSY
 from commbench.runtime.printing import print_safely
@@ -53,6 +59,8 @@ from .jobs import interrupted_status, print_answer, starts_ranks, swept
 from .options import CommandParser
 from .plans import print_plans
 from .rank import identity_here, run_rank, run_session
+
+_RUNNING = threading.Lock()  # a run has the environment and the streams of this process
 
 # ---------------------------------------------------------------- commands
 
@@ -139,10 +147,25 @@ def run_one(*overrides: str | Mapping[str, Any], **keys: Any) -> Path:
 
     Strings are overrides as on the command line; a mapping may have keys with dots. The last of
     several values of a key counts. Raises ConfigError, WorldBroken; failed cases and missed
-    expectations are in the results.
+    expectations are in the results. It may be called in any thread, in one at a time.
     """
+    identity = detect(os.environ)
+    if identity is not None and identity.size > 1:
+        raise ConfigError(
+            f"commbench.run starts its ranks itself, but this process is rank {identity.rank} of"
+            f" {identity.size} of {identity.launcher}; start the command commbench instead"
+        )
+    if not _RUNNING.acquire(blocking=False):
+        raise ConfigError("another thread of this process measures; wait for its end")
+    try:
+        return _run_alone(override_texts(*overrides, keys))
+    finally:
+        _RUNNING.release()
+
+
+def _run_alone(overrides: Sequence[str]) -> Path:
     with ConfigComposer() as composer:
-        requested = requested_jobs(composer, override_texts(*overrides, keys), multirun=False)
+        requested = requested_jobs(composer, overrides, multirun=False)
         if requested.fresh_worlds:
             raise ConfigError(
                 f"these are {len(requested.jobs)} runs; from Python start one at a time: add"

@@ -67,7 +67,7 @@ VARIABLES = tuple(
 IDENTITY = _columns(
     "identity",
     """
-    run_id     | text    |   | folder of the run; sorts by time
+    run_id     | text    |   | folder of the run; sorts in the order of runs
     case_id    | text    |   | hash of the independent variables; equal in every run
     sweep_id   | text    |   | jobs that were started by one command
     trial      | integer |   | number of the run among its repeats

@@ -136,6 +136,37 @@ class SafeStream(io.TextIOBase):
         return self._mark + encoded(text, self._encoding)
 
 
+class ForeignStream(io.TextIOBase):
+    """A notebook's stream, a tee or another object with `write`. It may lack any other method of a
+    file, and what it raises ends no run."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(Exception):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(Exception):
+            self._stream.flush()
+
+    def isatty(self) -> bool:
+        with suppress(Exception):
+            return bool(self._stream.isatty())
+        return False
+
+    def fileno(self) -> int:
+        try:
+            return int(self._stream.fileno())
+        except Exception as error:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from error
+
+    def writable(self) -> bool:
+        return True
+
+
 def encoded(text: str, encoding: str) -> bytes:
     """The text; +- and escapes stand for the letters that the encoding lacks."""
     try:
@@ -204,13 +235,13 @@ def _open_closed_descriptors() -> None:
 
 
 def _replaced(marks: tuple[bytes, bytes]) -> list[Any]:
-    """Safe streams for sys.stdout and sys.stderr; a notebook's stream, which is no file, stays."""
+    """Safe streams for sys.stdout and sys.stderr."""
     files: dict[tuple[int, int], OpenFile] = {}
     streams = list[Any]()
     for stream, number, mark in zip((sys.stdout, sys.stderr), (1, 2), marks, strict=True):
         descriptor = number if stream is None else _descriptor(stream)
         if descriptor is None:
-            streams.append(stream)
+            streams.append(ForeignStream(stream))
             continue
         status = os.fstat(descriptor)
         # text on one terminal keeps its order
@@ -222,7 +253,7 @@ def _replaced(marks: tuple[bytes, bytes]) -> list[Any]:
 
 def _descriptor(stream: TextIO) -> int | None:
     """The descriptor that a stream writes to; None if it has none."""
-    if not isinstance(stream, io.TextIOWrapper):
+    if not isinstance(stream, io.TextIOWrapper) or stream.closed:
         return None
     with suppress(OSError):
         stream.flush()

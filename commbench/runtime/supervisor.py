@@ -20,7 +20,7 @@ from .exit_protocol import RankEnd, process_text, read_ends
 from .output import LOG, Output
 from .processes import how_stopped, mapped_shared_memory, remove_shared_memory
 from .running_world import AT_ONCE_S, RunningWorld
-from .signals import SAVE_S, SIGNAL_STATUS
+from .signals import SAVE_S, SIGNAL_STATUS, set_handlers
 from .world_end import (
     RankFailure,
     WorldEnd,
@@ -72,7 +72,7 @@ def supervise(
         for number in (signal.SIGTERM, signal.SIGHUP)
         if signal.getsignal(number) != signal.SIG_IGN
     ]
-    handlers = {number: signal.signal(number, stop_here) for number in numbers}
+    handlers = set_handlers(dict.fromkeys(numbers, stop_here))
     try:
         with output:
             supervisor = _Supervisor(start(), folder, ends_file, stopped_s, closing_s)
@@ -86,8 +86,7 @@ def supervise(
             finally:
                 supervisor.close()
     finally:
-        for number, previous in handlers.items():
-            signal.signal(number, previous)
+        set_handlers(handlers)
     return supervisor.end()
 
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
+from places import DATA
 
+import commbench
 from commbench.cli import jobs
+from commbench.cli import run as run_module
 from commbench.cli.report import report
 from commbench.cli.run import run
-from commbench.core.errors import WorldBroken
+from commbench.core.errors import ConfigError, WorldBroken
 from commbench.results.run_folder import write_json
 from commbench.runtime import launch
 from commbench.runtime.recovery import Resume
+
+QUICK = ("benchmark=p2p_latency", "sizes=[8]", "timing=fixed", "timing.repetitions=2")
 
 
 @pytest.mark.parametrize("begun", [True, False])
@@ -111,3 +119,36 @@ def test_without_the_report_an_experiment_says_how_to_get_its_answer(
     assert run(words) == 0
     said = capsys.readouterr()
     assert "pip install 'commbench[report]'" in said.err and "published" not in said.out
+
+
+@pytest.mark.usefixtures("outside_any_world")
+@pytest.mark.parametrize("backend", ["simulated", pytest.param("tcp", marks=pytest.mark.long)])
+def test_a_run_in_another_thread_than_the_main_one_measures(backend: str, tmp_path: Path) -> None:
+    run_here = partial(commbench.run, *QUICK, backend=backend, output=tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        folder = pool.submit(run_here).result(100)
+    assert list(commbench.load(folder)["status"]) == ["ok"]
+
+
+@pytest.mark.usefixtures("outside_any_world")
+def test_one_thread_measures_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it ends, another is refused; after an error it is not."""
+    measure = partial(commbench.run, *QUICK, backend="simulated", output=tmp_path)
+
+    def run_session(*_: object) -> int:
+        with ThreadPoolExecutor(1) as pool, pytest.raises(ConfigError, match="another thread"):
+            pool.submit(measure).result(10)
+        raise WorldBroken("the first one")
+
+    with monkeypatch.context() as patch, pytest.raises(WorldBroken, match="the first one"):
+        patch.setattr(run_module, "run_session", run_session)
+        measure()
+    assert measure().is_dir()
+
+
+@pytest.mark.usefixtures("outside_any_world")
+def test_a_rank_of_a_launcher_starts_no_world_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in json.loads((DATA / "environments" / "openmpi5.json").read_text())[1].items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match="this process is rank 1 of 2 of mpirun"):
+        commbench.run(backend="simulated")

@@ -26,7 +26,7 @@ from commbench.cli.run import resume
 from commbench.core.errors import CommbenchError
 from commbench.report.summary import read_results
 from commbench.results.columns import arrow_schema
-from commbench.results.load import load_run, read_rows
+from commbench.results.load import find_runs, load_run, read_rows
 
 CASES = 3
 
@@ -272,3 +272,19 @@ def test_a_flipped_bit_is_told_in_one_line(
             assert status == 0 or (
                 len(err.splitlines()) == 1 and f"{run}/cases.parquet can't be read: " in err
             )
+
+
+def test_links_to_folders_are_followed_and_each_run_is_found_once(
+    finished: Path, tmp_path: Path
+) -> None:
+    """As of a folder that gathers runs: they are in their order, whatever the links are called. A
+    circle ends."""
+    later = Path(shutil.copytree(finished, tmp_path / "20990101T000000.000000-0000"))
+    gathered = tmp_path / "gathered"
+    (gathered / "a").mkdir(parents=True)
+    (gathered / "z").symlink_to(finished)
+    (gathered / "a" / "first").symlink_to(later)
+    (gathered / "a" / "again").symlink_to(finished)
+    (gathered / "a" / "circle").symlink_to(gathered)
+    assert [run.resolve() for run in find_runs(gathered)] == [finished.resolve(), later.resolve()]
+    assert find_runs(gathered / "z") == [gathered / "z"]
