@@ -29,7 +29,7 @@ from commbench.core.units import format_seconds
 from commbench.core.variables import Case
 from commbench.results.columns import UNFINISHED, case_text
 
-from .printing import SafeStream
+from .printing import SafeStream, write_unchanged
 
 RELAYED = "COMMBENCH_RELAYED"  # exported by a parent that reads the output of its ranks
 PROGRESS = "COMMBENCH_PROGRESS"  # exported by a parent that shows the bar itself
@@ -150,7 +150,7 @@ class Bar:
             return 0
 
     def _write(self, text: str) -> None:
-        sys.stderr.write(text)
+        write_unchanged(sys.stderr, text)
         sys.stderr.flush()
 
 

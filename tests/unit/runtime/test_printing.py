@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from commbench.core.errors import Unsaved
-from commbench.runtime.printing import encoded, finish_printing, print_safely
+from commbench.runtime.printing import encoded, finish_printing, print_data, print_safely
 
 SCRIPT = """
 import os, sys, time
@@ -191,3 +191,22 @@ def test_a_terminal_that_has_gone_has_no_reader(monkeypatch: pytest.MonkeyPatch)
 def test_a_locale_without_a_letter_shows_what_can_not_be_taken_for_a_number() -> None:
     assert encoded("±2% é", "ascii") == b"+-2% \\xe9"
     assert encoded("±2% é", "utf-8").decode() == "±2% é"
+
+
+EVIL = "\x1b]0;title\x07 \x1b[8m \u202e \x1b[2J"
+
+
+def test_all_text_passes_one_door_that_writes_out_what_a_terminal_acts_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with printing_to_a_pipe(monkeypatch) as read_end:
+        print(f"\x1b[1;32mPASS\x1b[0m {EVIL}")
+        assert os.read(read_end, 65536).decode() == (
+            "\x1b[1;32mPASS\x1b[0m \\x1b]0;title\\x07 \\x1b[8m \\u202e \\x1b[2J\n"
+        )
+
+
+def test_a_file_for_other_programs_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    with printing_to_a_pipe(monkeypatch) as read_end:
+        print_data(f"label,{EVIL}\n")
+        assert os.read(read_end, 65536).decode() == f"label,{EVIL}\n"
