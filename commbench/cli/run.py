@@ -51,7 +51,7 @@ from commbench.runtime.world_end import end_interrupted, has_launches_left
 from . import annexes
 from .jobs import interrupted_status, print_answer, starts_ranks, swept
 from .options import CommandParser
-from .plans import print_plans
+from .plans import print_plan, print_plans
 from .rank import identity_here, run_rank, run_session
 
 # ---------------------------------------------------------------- commands
@@ -80,8 +80,7 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
         for job in jobs:
             check_startable(job, elsewhere)
         if any(job.settings.plan for job in jobs):
-            print_plans(jobs, elsewhere=elsewhere)
-            return 0
+            return print_plans(jobs, elsewhere)
         busy = _other_load(jobs)
         if config is None:
             run_folder = new_folder(jobs[0].settings.output)
@@ -126,7 +125,7 @@ def _run_in_given_world(requested: RequestedJobs, identity: RankIdentity) -> int
     if not jobs[0].settings.plan:
         return run_rank(jobs[0], identity)
     if identity.rank == 0:
-        print_plans(jobs, identity.size, elsewhere=True)
+        print_plan(jobs[0].settings, identity.size)
     return 0
 
 

@@ -177,5 +177,5 @@ def _check_kinds(values: Mapping[str, Any], table: str) -> None:
             )
             if each is not None and not is_right:
                 raise TypeError(
-                    f"column {column.name} is not of kind {column.kind}: it is {each!r}"
+                    f"column {column.name} is not of kind {column.kind}: it is {each!r:.80}"
                 )

@@ -319,7 +319,9 @@ def _holds(seen: Any, kind: Any) -> bool:
     if types.is_dictionary(seen):
         return _holds(seen.value_type, kind)
     if types.is_string(kind):
-        return types.is_string(seen) or types.is_large_string(seen) or types.is_string_view(seen)
+        return bool(
+            types.is_string(seen) or types.is_large_string(seen) or types.is_string_view(seen)
+        )
     if types.is_integer(kind) or types.is_floating(kind):
-        return types.is_integer(seen) or types.is_floating(seen)
+        return bool(types.is_integer(seen) or types.is_floating(seen))
     return bool(seen.id == kind.id)

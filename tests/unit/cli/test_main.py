@@ -59,7 +59,7 @@ def lines_of(doctor_text: str) -> list[str]:
         (["--help"], 0),
         (["doctor"], 0),
         (["-m", "backend=gloo,foo", "plan=true"], 2),
-        (["plan=true", "layout=2x4"], 0),
+        (["plan=true", "layout=2x4"], 2),
     ],
     ids=str,
 )
