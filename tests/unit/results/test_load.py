@@ -8,9 +8,12 @@ does.
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import subprocess
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -272,3 +275,17 @@ def test_a_flipped_bit_is_told_in_one_line(
             assert status == 0 or (
                 len(err.splitlines()) == 1 and f"{run}/cases.parquet can't be read: " in err
             )
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda: commbench.run(backend="simulated", bogus=3), lambda: commbench.load("nowhere")],
+)
+def test_an_error_in_python_has_the_users_line_and_the_message_alone(
+    call: Callable[[], object],
+) -> None:
+    with pytest.raises(CommbenchError) as seen:
+        call()
+    shown = traceback.format_exception(seen.value)
+    assert len(shown) == 5, "a heading, this test, the line above, the wrapper, the message"
+    assert pickle.loads(pickle.dumps(commbench.load)) is commbench.load
