@@ -33,7 +33,7 @@ from .printing import SafeStream, write_unchanged
 
 RELAYED = "COMMBENCH_RELAYED"  # exported by a parent that reads the output of its ranks
 PROGRESS = "COMMBENCH_PROGRESS"  # exported by a parent that shows the bar itself
-BUSY = "COMMBENCH_BUSY"  # what the command has seen of other load on this machine
+BUSY = "COMMBENCH_BUSY"  # what the command says of the cores that the ranks share
 LOG = "launcher.log"
 MOST_LAST_LINES = 40  # of those that are kept for run.json
 MARK = b"\x1e"  # record separator: no text holds it (core.terminal.printable)

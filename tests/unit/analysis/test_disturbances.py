@@ -51,7 +51,7 @@ def test_of_a_sweep_the_first_run_tells_the_load() -> None:
     [
         ({}, "gloo has more threads than the 4 cores"),
         ({"device": "cuda"}, "gloo has several ranks on a GPU"),
-        ({"layout": "1x8"}, "gloo has more threads than the 4 cores in 1x8"),
+        ({"layout": "1x8"}, "gloo has 8 ranks on the 4 cores in 1x8"),
     ],
 )
 def test_threads_that_take_turns_are_told(changed: dict[str, Any], words: str) -> None:
