@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from commbench.analysis.case_names import case_names
+from commbench.core.layout import Layout
 from commbench.core.states import Row, case_status
 from commbench.core.texts import span_text
 from commbench.core.units import format_number, format_seconds
@@ -96,7 +97,9 @@ def _shared_cores(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> Ite
             layouts = sorted({str(row["layout"]) for row in own})
             every = {str(row["layout"]) for row in rows if row["backend"] == backend}
             where = f" in {', '.join(layouts)}" if set(layouts) != every else ""
-            yield f"{backend} has more threads than {of_node}{where}"
+            ranks = max(Layout.parse(layout).ranks_per_node for layout in layouts)
+            what = f"{ranks} ranks on" if ranks > min(cores, default=ranks) else "more threads than"
+            yield f"{backend} has {what} {of_node}{where}"
 
 
 def _is_crowded(row: Row) -> bool:

@@ -57,7 +57,7 @@ from commbench.runtime.world_end import end_interrupted, has_launches_left
 from . import annexes
 from .jobs import interrupted_status, print_answer, starts_ranks, swept
 from .options import CommandParser
-from .plans import print_plans
+from .plans import print_plan, print_plans
 from .rank import identity_here, run_rank, run_session
 
 _RUNNING = threading.Lock()  # a run has the environment and the streams of this process
@@ -88,9 +88,8 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
         for job in jobs:
             check_startable(job, elsewhere)
         if any(job.settings.plan for job in jobs):
-            print_plans(jobs, elsewhere=elsewhere)
-            return 0
-        busy = _other_load(jobs)
+            return print_plans(jobs, elsewhere)
+        busy = _shared_cores(jobs)
         if config is None:
             run_folder = new_folder(jobs[0].settings.output)
             with exported(busy):
@@ -105,19 +104,24 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
     return staged.run_new(overrides, jobs, {**folder, **sweep})
 
 
-def _other_load(jobs: Sequence[Job]) -> dict[str, str]:
-    """What the ranks say before they measure, where other processes use this machine."""
+def _shared_cores(jobs: Sequence[Job]) -> dict[str, str]:
+    """What the ranks say before they measure, where they or other processes share cores."""
     here = [job.settings for job in jobs if not job.settings.backend.hosts_ranks]
-    load = load_facts(ROOT)["host.load_1min"]
-    if not here or not load:
+    here = [settings for settings in here if launcher_of(settings).is_local]
+    if not here:
         return {}
     cores = cpu_limit_cores()
     ranks = max(Layout.around(settings.layouts).ranks_per_node for settings in here)
-    if not is_busy(load, ranks, cores):
-        return {}
-    rigorous = any(settings.timing.name == "rigorous" for settings in here)
-    advice = "; timing=rigorous needs an idle one" if rigorous else ""
-    return {BUSY: f"on a busy machine (load {load:.3g} on {cores:g} cores{advice})"}
+    texts = []
+    if ranks > cores:
+        one_each = f"one each: layout=1x{max(1, int(cores))}"
+        texts.append(f"{ranks} ranks share {cores:g} cores ({one_each})")
+    load = load_facts(ROOT)["host.load_1min"]
+    if load and is_busy(load, ranks, cores):
+        rigorous = any(settings.timing.name == "rigorous" for settings in here)
+        advice = "; timing=rigorous needs an idle one" if rigorous else ""
+        texts.append(f"on a busy machine (load {load:.3g} on {cores:g} cores{advice})")
+    return {BUSY: ", ".join(texts)} if texts else {}
 
 
 def _run_in_given_world(requested: RequestedJobs, identity: RankIdentity) -> int:
@@ -134,7 +138,7 @@ def _run_in_given_world(requested: RequestedJobs, identity: RankIdentity) -> int
     if not jobs[0].settings.plan:
         return run_rank(jobs[0], identity)
     if identity.rank == 0:
-        print_plans(jobs, identity.size, elsewhere=True)
+        print_plan(jobs[0].settings, identity.size)
     return 0
 
 

@@ -70,10 +70,12 @@ IDENTITY = _columns(
     run_id     | text    |   | folder of the run; sorts in the order of runs
     case_id    | text    |   | hash of the independent variables; equal in every run
     sweep_id   | text    |   | jobs that were started by one command
-    trial      | integer |   | number of the run among its repeats
+    trial      | integer |   | key `trial`: runs that differ in nothing else repeat one another, as
+                                in `-m trial=0,1,2`
     label      | text    |   | given by the user
     hosts      | text    |   | names of the nodes of the ranks, sorted
-    launch     | integer |   | number of the start of the run's processes; resuming adds one
+    launch     | integer |   | number of the start of the run's processes that measured it last:
+                                timing=rigorous has several, resuming adds one
     order      | integer |   | position of the case in its run
     started_at | time    |   | wall clock, UTC
     status     | text    |   | ok, skipped, failed, invalid
@@ -98,10 +100,13 @@ RESULTS = _columns(
     nodes                  | integer |      | nodes of the layout
     ranks_per_node         | integer |      | ranks on each of them
     world_size             | integer |      | ranks of the layout
-    headline               | text    |      | whose clock counted: initiator, receiver,
-                                              max_over_ranks, max_over_senders
-    median_of              | text    |      | what each time is: half a round trip, window /
-                                              messages, collective, ...
+    headline               | text    |      | whose clock gives a time: initiator, the first rank of
+                                              a pair; receiver, its second; max_over_ranks, the
+                                              slowest rank; max_over_senders, the slowest first rank
+                                              of several pairs
+    median_of              | text    |      | what is timed: median_s is the median of its times, as
+                                              in half a round trip, window / messages (a window's
+                                              time over its messages), collective
     messages_per_call      | integer |      | messages to a peer in one call to the library; null
                                               for collectives
     operations_per_sample  | integer |      | messages or collectives per sample
@@ -142,8 +147,9 @@ RESULTS = _columns(
                                               all its time / all writes
     ci_low_s               | number  | s    | lower end of the interval of the median
     ci_high_s              | number  | s    | upper end of the interval
-    interval_of            | text    |      | what the interval is over: visits, launches,
-                                              repetitions of one visit
+    interval_of            | text    |      | what ci_low_s and ci_high_s are computed from: the
+                                              medians of the visits, of the launches, or the
+                                              repetitions of the only visit
     interval_level         | number  |      | confidence level of the interval, such as 0.95, or
                                               0.75 for 3 visits
     visits                 | integer |      | measurements of the case across the run; median_s is

@@ -58,7 +58,7 @@ def test_a_clock_that_went_back_is_told_once() -> None:
     [
         ({}, "gloo has more threads than the 4 cores"),
         ({"device": "cuda"}, "gloo has several ranks on a GPU"),
-        ({"layout": "1x8"}, "gloo has more threads than the 4 cores in 1x8"),
+        ({"layout": "1x8"}, "gloo has 8 ranks on the 4 cores in 1x8"),
     ],
 )
 def test_threads_that_take_turns_are_told(changed: dict[str, Any], words: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from commbench.cli.run import run
 from commbench.core.errors import ConfigError, WorldBroken
 from commbench.results.run_folder import write_json
 from commbench.runtime import launch
+from commbench.runtime.output import BUSY
 from commbench.runtime.recovery import Resume
 
 QUICK = ("benchmark=p2p_latency", "sizes=[8]", "timing=fixed", "timing.repetitions=2")
@@ -44,6 +46,34 @@ def test_a_run_that_lost_its_ranks_says_how_to_finish_it(
         hint.startswith(f"; finish it with: commbench resume {tmp_path}/") if begun else hint == ""
     )
     assert broken.value.stacks == ("rank 1: case.py:1 measure",)
+
+
+@pytest.mark.parametrize(
+    ("layout", "load", "said"),
+    [
+        ("1x2", 0.0, None),
+        ("1x64", 0.0, "64 ranks share 2 cores (one each: layout=1x2)"),
+        (
+            "1x4",
+            7.0,
+            "4 ranks share 2 cores (one each: layout=1x2), on a busy machine (load 7 on 2 cores)",
+        ),
+    ],
+)
+def test_ranks_that_share_cores_are_told_before_they_measure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, load: float, said: str | None
+) -> None:
+    seen = []
+
+    def start(spec: launch.WorldSpec) -> int:
+        seen.append(os.environ.get(BUSY))
+        return 0
+
+    monkeypatch.setattr(launch, "start", start)
+    monkeypatch.setattr("commbench.cli.run.cpu_limit_cores", lambda: 2.0)
+    monkeypatch.setattr("commbench.cli.run.load_facts", lambda root: {"host.load_1min": load})
+    run(["backend=gloo", f"layout={layout}", f"output={tmp_path}"])
+    assert seen == [said]
 
 
 @pytest.mark.parametrize(

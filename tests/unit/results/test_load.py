@@ -8,9 +8,12 @@ does.
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import subprocess
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -288,3 +291,17 @@ def test_links_to_folders_are_followed_and_each_run_is_found_once(
     (gathered / "a" / "circle").symlink_to(gathered)
     assert [run.resolve() for run in find_runs(gathered)] == [finished.resolve(), later.resolve()]
     assert find_runs(gathered / "z") == [gathered / "z"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda: commbench.run(backend="simulated", bogus=3), lambda: commbench.load("nowhere")],
+)
+def test_an_error_in_python_has_the_users_line_and_the_message_alone(
+    call: Callable[[], object],
+) -> None:
+    with pytest.raises(CommbenchError) as seen:
+        call()
+    shown = traceback.format_exception(seen.value)
+    assert len(shown) == 5, "a heading, this test, the line above, the wrapper, the message"
+    assert pickle.dumps(commbench.load), "a process pool can call it"

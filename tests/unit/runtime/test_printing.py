@@ -21,7 +21,7 @@ import pytest
 
 from commbench.core.errors import Unsaved
 from commbench.core.terminal import Terminal
-from commbench.runtime.printing import encoded, finish_printing, print_safely
+from commbench.runtime.printing import encoded, finish_printing, print_data, print_safely
 
 SCRIPT = """
 import os, sys, time
@@ -228,3 +228,22 @@ def test_a_stream_that_takes_no_text_ends_nothing(
     with print_safely():
         print("progress", file=sys.stderr, flush=True)
         assert not sys.stderr.isatty()
+
+
+EVIL = "\x1b]0;title\x07 \x1b[8m \u202e \x1b[2J"
+
+
+def test_all_text_passes_one_door_that_writes_out_what_a_terminal_acts_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with printing_to_a_pipe(monkeypatch) as read_end:
+        print(f"\x1b[1;32mPASS\x1b[0m {EVIL}")
+        assert os.read(read_end, 65536).decode() == (
+            "\x1b[1;32mPASS\x1b[0m \\x1b]0;title\\x07 \\x1b[8m \\u202e \\x1b[2J\n"
+        )
+
+
+def test_a_file_for_other_programs_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    with printing_to_a_pipe(monkeypatch) as read_end:
+        print_data(f"label,{EVIL}\n")
+        assert os.read(read_end, 65536).decode() == f"label,{EVIL}\n"
