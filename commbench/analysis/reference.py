@@ -130,6 +130,11 @@ class Reference:
         return self.source.startswith("commbench ")
 
     @property
+    def is_of_directions(self) -> bool:
+        """Whether its ratio is of the two directions of a pair."""
+        return self.over is not None and "direction" in self.over
+
+    @property
     def is_of_a_machine(self) -> bool:
         return bool(self.recognised_by or self.label)
 
