@@ -202,11 +202,7 @@ def _direct(reference: Reference, rows: Sequence[Row]) -> Iterator[Compared]:
     range. A statistic is over all cases and sizes."""
     known = [row for row in rows if row.get(reference.column) is not None]
     for point in reference.points:
-        inside = [
-            row
-            for row in known
-            if point.least_bytes <= (row["message_bytes"] or 0) <= point.most_bytes
-        ]
+        inside = [row for row in known if point.holds(row["message_bytes"])]
         if reference.statistic and inside:
             yield _compared(reference, point, inside, None, "")
             continue
@@ -244,12 +240,12 @@ def _ratios(reference: Reference, rows: Sequence[Row]) -> Iterator[Compared]:
     assert reference.over is not None
     ((variable, (first, second)),) = reference.over.items()
     (point,) = reference.points
-    known = [row for row in rows if row.get(reference.of)]
+    known = [row for row in rows if row.get(reference.of) and point.holds(row["message_bytes"])]
     ratios: dict[tuple[str, int], list[Interval]] = {}
     examples: dict[tuple[str, int], Row] = {}  # a row of each
     libraries: dict[str, None] = {}  # that stand in
     for alike in grouped(known, _link).values():
-        sides = grouped(alike, lambda row: fact(row, variable))
+        sides = grouped(alike, lambda row: str(fact(row, variable)))
         if first in sides and second in sides:
             for side, library in reference.libraries.items():
                 names = (str(row.get("library")) for row in sides.get(side, ()))

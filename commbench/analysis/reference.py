@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
@@ -59,6 +59,10 @@ class Point:
         """The value, or the bound that there is."""
         return self.low if math.isfinite(self.low) else self.high
 
+    def holds(self, message_bytes: int | None) -> bool:
+        """Whether the value is of messages of that size, 0 for none."""
+        return self.least_bytes <= (message_bytes or 0) <= self.most_bytes
+
     def beyond(self, value: float) -> float:
         """By which factor a value in that unit lies above the end, or below 1 before the begin; 1
         between them."""
@@ -103,7 +107,7 @@ class Reference:
     ranks: int | None = None
     library: str = ""
     of: str = ""  # the column of which a ratio is
-    over: Mapping[str, Any] | None = None  # a ratio: of rows with the first value over the second
+    over: Mapping[str, Sequence[str]] | None = None  # of rows with the first value over the second
     libraries: Mapping[str, str] = field(default_factory=dict)  # of values of `over`
     statistic: str = ""  # over all cases that fit; else each case stands for itself
     place: str = ""
@@ -163,9 +167,7 @@ class Reference:
         return self.fits(row) and of_ranks and in_place and row[self.column] is not None
 
     def point_of(self, message_bytes: int | None) -> Point | None:
-        size = message_bytes or 0
-        within = (each for each in self.points if each.least_bytes <= size <= each.most_bytes)
-        return next(within, None)
+        return next((each for each in self.points if each.holds(message_bytes)), None)
 
 
 def _is_in(pattern: str, text: str) -> bool:
@@ -250,8 +252,10 @@ def _reference(keys: dict[str, Any]) -> Reference:
     points = tuple(_points(bound, keys.pop(bound), sizes))
     where = keys.pop("where")
     patterns = keys.pop("recognised_by") or ()
+    over = {name: [*map(str, values)] for name, values in (keys.pop("over", None) or {}).items()}
     return Reference(
         **keys | {"date": str(keys["date"])},
+        over=over or None,
         points=points,
         where=tuple(where) if isinstance(where, list) else (where,),
         recognised_by=tuple(patterns) if isinstance(patterns, list | tuple) else (patterns,),

@@ -97,7 +97,11 @@ def test_streams_and_connections_stand_beside_their_own_values_in_the_documents_
         ("mpi, btl_tcp_links 1", 4096): (pytest.approx(100.0), 904.27),
         ("mpi, btl_tcp_links 36", 4096): (pytest.approx(3600.0), 963.67),
     }
-    assert document.missing == ("mpi, 72 pairs",)
+    assert document.missing == (
+        "tcp, 36 streams over 1",
+        "mpi, btl_tcp_links 36 over 1",
+        "mpi, 72 pairs",
+    )
     pairs = case("p2p_multi_pair", MPI, 64, "1x4", pair="0-2 1-3")
     (some,) = measured("ec2_streams", pairs)
     assert "mpi, 72 pairs (osu_mbw_mr); here: 2 pairs" in text_of(some)
@@ -105,6 +109,23 @@ def test_streams_and_connections_stand_beside_their_own_values_in_the_documents_
     assert "10.0 Gb/s" in text and "9.46 Gb/s" in text and "1.06 x" in text
     assert "another machine: AWS c5n.18xlarge" in text and "without a measured case" in text
     assert "this kind of machine: AWS c5n.18xlarge" in text_of(document, C5N)
+
+
+def test_many_connections_over_one_are_a_ratio_of_the_largest_size() -> None:
+    rows = [
+        case("stream", TCP, 2**17, streams=streams, stream_threads="each", algbw_gb_per_s=rate)
+        | {"pair": "0-1"}
+        for streams, rate in ((1, 1.0), (4, 3.0), (36, 8.0))
+    ]
+    rows += [
+        case("p2p_bandwidth", MPI, size, env={"OMPI_MCA_btl_tcp_links": links})
+        | {"algbw_gb_per_s": rate}
+        for size, links, rate in ((8, "1", 0.1), (8, "36", 0.1), (2**20, "1", 1.0))
+    ]
+    rows += [rows[-1] | {"env": {"OMPI_MCA_btl_tcp_links": "36"}, "algbw_gb_per_s": 2.0}]
+    (document,) = measured("ec2_streams", *rows)
+    assert line_of(document, "tcp, 36 streams over 1 (128 KiB)").endswith(" 0.813 x")
+    assert "2.00 x ±4%" in line_of(document, "mpi, btl_tcp_links 36 over 1 (1 MiB)")
 
 
 def test_only_runs_of_an_experiment_have_a_document() -> None:
