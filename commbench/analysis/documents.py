@@ -144,8 +144,8 @@ def documents(
         ids = [str(record.get("run_id")) for record in own]
         measured = cases[cases["run_id"].isin(ids) & (cases["status"] == "ok")]
         if values and len(measured):
-            where = [folders[run] for run in ids if run in folders]
-            found.append(_document(str(name), values, measured, where, own))
+            where = dict.fromkeys(folders[run] for run in ids if run in folders)
+            found.append(_document(str(name), values, measured, [*where], own))
     return found
 
 
@@ -160,6 +160,9 @@ def _document(
     is_timed = any(each.column == OVER_TIME for each in values)
     intervals = _read_intervals(cases, folders) if is_timed else None
     compared: list[Compared] = []
+    by_run = sorted(rows, key=lambda row: str(row["run_id"]))
+    own = [*dict.fromkeys(str(row["label"]) for row in by_run if row["label"])]
+    values = [each.with_labels(own) for each in values]
     for each in values:
         fitting = [row for row in rows if each.fits(row)]
         if each.column == OVER_TIME:

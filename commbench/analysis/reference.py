@@ -10,7 +10,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any
 
@@ -109,6 +109,7 @@ class Reference:
     of: str = ""  # the column of which a ratio is
     over: Mapping[str, Sequence[str]] | None = None  # of rows with the first value over the second
     libraries: Mapping[str, str] = field(default_factory=dict)  # of values of `over`
+    labels: tuple[str, ...] = ()  # its settings, for which other labels may stand
     statistic: str = ""  # over all cases that fit; else each case stands for itself
     place: str = ""
     note: str = ""
@@ -150,6 +151,23 @@ class Reference:
             for patterns in (self.recognised_by, [self.label] if self.label else ())
             if patterns
         )
+
+    def with_labels(self, own: Sequence[str]) -> Reference:
+        """The value with as many labels of runs in place of its own, also in the words for it."""
+        if not self.labels or len(own) != len(self.labels) or set(own) & set(self.labels):
+            return self
+        stand_ins = dict(zip(self.labels, own, strict=True))
+        over = self.over and {
+            name: [stand_ins.get(value, value) for value in values]
+            for name, values in self.over.items()
+        }
+        where = tuple(
+            {**values, "label": stand_ins[values["label"]]} if "label" in values else values
+            for values in self.where
+        )
+        words = re.split(r"\b", self.setting)
+        setting = "".join(stand_ins.get(word, word) for word in words)
+        return replace(self, setting=setting, where=where, over=over)
 
     def fits(self, row: Row) -> bool:
         """Whether a row has what the document measured, wherever that was."""
@@ -253,9 +271,11 @@ def _reference(keys: dict[str, Any]) -> Reference:
     where = keys.pop("where")
     patterns = keys.pop("recognised_by") or ()
     over = {name: [*map(str, values)] for name, values in (keys.pop("over", None) or {}).items()}
+    labels = tuple(keys.pop("labels", ()))
     return Reference(
         **keys | {"date": str(keys["date"])},
         over=over or None,
+        labels=labels,
         points=points,
         where=tuple(where) if isinstance(where, list) else (where,),
         recognised_by=tuple(patterns) if isinstance(patterns, list | tuple) else (patterns,),

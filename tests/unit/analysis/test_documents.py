@@ -213,6 +213,22 @@ def test_a_wide_interval_is_no_asymmetry_and_not_the_largest() -> None:
     assert "1.67 x ±2% (1 of 2 pairs not symmetric)" in line_of(document, "largest asymmetry")
 
 
+def test_two_other_labels_stand_for_those_of_the_document_in_the_order_of_their_runs() -> None:
+    runs = {"sriov": "20251231T235959.000000-0000", "plain": RUN}
+    rows = [
+        case("stream", TCP, 2**14, label=label, algbw_gb_per_s=rate, efficiency=rate / 2)
+        | {"run_id": runs[label]}
+        for label, rate in (("plain", 1.0), ("sriov", 1.9))
+    ]
+    records = [{"run_id": run, "overrides": ["experiment=ec2_enhanced"]} for run in runs.values()]
+    (document,) = documents(pd.DataFrame(rows), records, {})
+    assert "1.90 x" in line_of(document, "bandwidth, sriov over plain (16 KiB)")
+    assert "95.0 %" in line_of(document, "share of the line rate with sriov")
+    assert "latency, plain over sriov" in document.missing
+    (mixed,) = measured("ec2_enhanced", *(row | {"run_id": RUN, "label": "A"} for row in rows))
+    assert "bandwidth, A over B" in mixed.missing
+
+
 def launches(count: int, *, is_one_case: bool = True) -> list[dict[str, Any]]:
     """Streams of A with 1.44 times the bandwidth of B, within 1 %."""
     return [
