@@ -169,6 +169,7 @@ def table_text(
         file=output,
         width=terminal.width or UNLIMITED_WIDTH,
         force_terminal=terminal.color,
+        force_jupyter=False,  # which displays the table, and writes nothing
         legacy_windows=False,
         color_system="standard" if terminal.color else None,
         no_color=not terminal.color,
