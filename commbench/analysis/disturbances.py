@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from commbench.analysis.case_names import case_names
+from commbench.core.layout import Layout
 from commbench.core.states import Row, case_status
 from commbench.core.texts import span_text
 from commbench.core.units import format_number, format_seconds
@@ -14,7 +15,7 @@ from commbench.core.variables import MODEL_ENGINE, NAMES
 from commbench.hardware.host import is_busy
 from commbench.results.columns import grouped
 from commbench.results.flags import UNBOUND, binding_text, warnings_of
-from commbench.results.run_folder import mapping_or_empty
+from commbench.results.run_folder import clock_text, mapping_or_empty
 
 from .machines import nodes_of
 
@@ -37,12 +38,13 @@ def causes(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[str]:
         *(text for run in runs for text in _moved(run)),
         *_gaps(measured),
         *_bindings(runs, {str(row["backend"]) for row in measured if _is_crowded(row)}),
+        *filter(None, [clock_text(runs)]),
     ]
 
 
 def _first_of_sweeps(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The first run of each command: in the load of the others are the runs before them."""
-    in_order = sorted(runs, key=lambda run: str(run.get("started_at")))
+    in_order = sorted(runs, key=lambda run: str(run.get("run_id")))
     by_sweep = grouped(in_order, lambda run: str(run.get("sweep_id") or run.get("run_id")))
     return [of_sweep[0] for of_sweep in by_sweep.values()]
 
@@ -95,7 +97,9 @@ def _shared_cores(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> Ite
             layouts = sorted({str(row["layout"]) for row in own})
             every = {str(row["layout"]) for row in rows if row["backend"] == backend}
             where = f" in {', '.join(layouts)}" if set(layouts) != every else ""
-            yield f"{backend} has more threads than {of_node}{where}"
+            ranks = max(Layout.parse(layout).ranks_per_node for layout in layouts)
+            what = f"{ranks} ranks on" if ranks > min(cores, default=ranks) else "more threads than"
+            yield f"{backend} has {what} {of_node}{where}"
 
 
 def _is_crowded(row: Row) -> bool:

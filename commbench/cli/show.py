@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 from commbench.core.errors import ConfigError, Unreadable
-from commbench.core.states import Row, status_of_run
+from commbench.core.states import status_of_run
 from commbench.core.terminal import Terminal, printable
 from commbench.report.console import run_text
 from commbench.report.nccl_tests import NcclTests

@@ -27,6 +27,10 @@ INTERRUPTED: UnfinishedReason = "interrupted"
 # of an acceptance, in the order in which they run
 Stage = Literal["alone", "pairs", "rails", "scaling", "soak"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
+# of a bandwidth. memory: the measured rate of a copy; nvlink, pcie: what NCCL plans with for a link
+# between GPUs; line: the line rate of a GPU's link to its host; network: that of an interface by
+# its driver; told: by limit=
+LimitKind = Literal["memory", "nvlink", "pcie", "line", "network", "told"]
 Headline = Literal["initiator", "receiver", "max_over_ranks", "max_over_senders"]
 
 

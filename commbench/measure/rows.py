@@ -17,14 +17,14 @@ from commbench.core.case import Planned, version_of
 from commbench.core.layout import Layout, ends_of_pair
 from commbench.core.program import AllReduce
 from commbench.core.variables import MODEL_ENGINE, NAMES, Case
-from commbench.hardware.link_limits import COPY, HOST_COPY, TOLD, Limit, bandwidth_limit
+from commbench.hardware.link_limits import Limit, bandwidth_limit
 from commbench.results.flags import FLAGS
 from commbench.results.row import Measured, Row
 from commbench.stats.interval import Interval
 from commbench.stats.ramp import Ramp
 from commbench.stats.series import summarise, tukey_outliers
 
-from .conditions import Conditions, copied_bytes
+from .conditions import Conditions, fits_in_cache
 from .samples import Failure, Refused, Wrong
 from .traffic_columns import traffic_columns
 from .visits import CaseRecord, Visit, changes, estimate, spread
@@ -39,7 +39,6 @@ TREE = "TREE"
 NVLS = "NVLS"
 # the largest ratio of the line rate to the rate that NCCL plans with: PCIe 5
 LINE_RATE_RATIO = 63 / 48
-MEASURED_LIMIT_RATIO = 1.1  # a limit that was measured varies
 SUMMED_BY_SWITCH = (NVLS, "LDMC")  # kernels for symmetric memory: AllReduce_RSxLDMC_AGxSTMC
 
 
@@ -95,19 +94,15 @@ class RowFacts:
             evidence.gpus,
             evidence.topologies,
             None if self.is_in_cache else evidence.copy_gb_per_s,
-            self.conditions.core_copy_gb_per_s(self.copied_bytes),
+            None if self.is_in_cache else self.conditions.core_copy_gb_per_s,
             evidence.nvlink_joins_nodes(planned),
         )
 
     @cached_property
-    def copied_bytes(self) -> int:
-        return copied_bytes(self.planned)
-
-    @property
     def is_in_cache(self) -> bool:
         """Whether the buffers fit into the last-level cache; with device=cuda, into that of the
         GPU."""
-        return self.copied_bytes < 2 * self.conditions.cache_bytes
+        return fits_in_cache(self.planned, self.conditions.cache_bytes)
 
     @cached_property
     def algorithm(self) -> str | None:
@@ -232,9 +227,7 @@ def _numbers(facts: RowFacts, record: CaseRecord) -> dict[str, Any]:
         | visit_columns(facts, visits)
         | operation_columns(facts, visits)
     )
-    impossible = impossible_reason(
-        facts.planned, rates["efficiency"], rates["limit_name"], facts.algorithm
-    )
+    impossible = impossible_reason(facts.planned, rates["efficiency"], facts.limit, facts.algorithm)
     reasons = (impossible, facts.network_problem, *changes(visits), record.broken)
     raised = {
         "impossible": impossible is not None,
@@ -347,16 +340,17 @@ def rate_columns(facts: RowFacts, median: Interval) -> dict[str, Any]:
     moved_bytes = 0.0 if alone else operation_bytes
     algbw = _gb_per_s(moved_bytes, median_s)
     busbw = None if factor is None or algbw is None else factor * algbw
-    limit_gb_per_s, limit_name = facts.limit or (None, None)
+    limit = facts.limit
     return {
         "algbw_gb_per_s": algbw,
         "algbw_ci_low_gb_per_s": _gb_per_s(moved_bytes, high_s),
         "algbw_ci_high_gb_per_s": _gb_per_s(moved_bytes, low_s),
         "busbw_gb_per_s": busbw,
         "wire_gb_per_s": wire_gb_per_s(planned, algbw, facts.algorithm),
-        "limit_gb_per_s": limit_gb_per_s,
-        "limit_name": limit_name,
-        "efficiency": None if busbw is None or limit_gb_per_s is None else busbw / limit_gb_per_s,
+        "limit_gb_per_s": None if limit is None else limit.gb_per_s,
+        "limit_name": None if limit is None else limit.name,
+        "limit_kind": None if limit is None else limit.kind,
+        "efficiency": None if busbw is None or limit is None else busbw / limit.gb_per_s,
         "message_rate_per_s": 1 / median_s if median_s and not planned.case.timed else None,
     }
 
@@ -419,39 +413,39 @@ def wire_gb_per_s(
 def impossible_reason(
     planned: Planned,
     efficiency: float | None,
-    limit_name: str | None = None,
+    limit: Limit | None,
     algorithm: str | None = None,
 ) -> str | None:
-    """Why a row may exceed its limit; None if it does not.
+    """Why a row may exceed its limit; None if it does not, or the limit is a measured rate.
 
     A tree between two nodes, often named as a cause, is none: it is faster than the factor of a
     ring allows, but the limit is for the fewest bytes that any algorithm can move.
     """
-    name = limit_name or ""
-    allowed = MEASURED_LIMIT_RATIO if name in (COPY, HOST_COPY) else 1.0
-    if efficiency is None or efficiency <= allowed:
+    if efficiency is None or efficiency <= 1.0 or limit is None or limit.kind == "memory":
         return None
     ran = (algorithm or "").upper()
-    planned_rate = "NVLink" in name or "PCIe" in name
+    is_planned = limit.kind in ("nvlink", "pcie")
+    crosses_nodes = Layout.parse(planned.case.layout).nodes > 1
     possible = {
         "NVLS: the switch sums, a link carries (n+1)/n of the message and not 2(n-1)/n": (
-            planned_rate
+            is_planned
             and planned.operation is AllReduce
             and (not ran or any(word in ran for word in SUMMED_BY_SWITCH))
         ),
         "SHARP: the network sums, so fewer bytes enter and leave a node": (
-            not planned_rate
+            not is_planned
+            and crosses_nodes
             and not planned.case.pairs
-            and name not in (COPY, HOST_COPY)
             and (not ran or "COLLNET" in ran)
         ),
-        "NVLink through a third GPU instead of PCIe": bool(planned.case.pairs) and "PCIe" in name,
-        "the limit is the rate that NCCL plans with, below the line rate of the link": (
-            planned_rate and efficiency <= LINE_RATE_RATIO
+        "NVLink through a third GPU instead of PCIe": (
+            bool(planned.case.pairs) and limit.kind == "pcie"
         ),
-        "the limit was measured, and that varies": name in (COPY, HOST_COPY),
-        "limit= tells less than the line carries": name.endswith(TOLD),
+        "the limit is the rate that NCCL plans with, below the line rate of the link": (
+            is_planned and efficiency <= LINE_RATE_RATIO
+        ),
+        "limit= tells less than the line carries": limit.kind == "told",
         "the bus factor, the limit or a clock is wrong": True,
     }
     causes = ", or ".join(cause for cause, applies in possible.items() if applies)
-    return f"busbw is {efficiency:.3g} x its limit ({limit_name or 'of no name'}): {causes}"
+    return f"busbw is {efficiency:.3g} x its limit ({limit.name}): {causes}"

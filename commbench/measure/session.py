@@ -273,6 +273,10 @@ class _Session:
             for planned in pass_order(remaining, self._settings, number):
                 self._visit(planned, number)
             self._measure_reference(number)
+            if single is not None and self._recorder.has_measured_limits:
+                self._conditions = self._library.reader.measure_limits_again(
+                    self._conditions, single, self._cases
+                )
             remaining = self._next_pass(remaining, begun_s) or self._next_round()
             number = number + 1
         status = self._finish() if self._is_rank_0 else 0
@@ -426,7 +430,7 @@ class _Session:
         durations_s = (duration_s(settings, planned) for planned in self._cases)
         run["at_most_s"] = sum(durations_s) / settings.timing.launches
         run["memory"] = {"buffers_bytes": largest_bytes(self._cases, self._world.rank)}
-        calibrated = ("empty_sample_s", "overhead_s", "host_copies_gb_per_s", "compute_units_s")
+        calibrated = ("empty_sample_s", "overhead_s", "core_copy_gb_per_s", "compute_units_s")
         run["calibration"] = {name: getattr(self._conditions, name) for name in calibrated}
         self._recorder.begin()
         # by now what a case needs is loaded: the engine, pyarrow
@@ -445,6 +449,7 @@ class _Session:
         if self._end_reason():
             for planned in self._cases:
                 self._recorder.end_visits(planned, self._conditions)
+        self._recorder.renew_limits(self._cases, self._conditions)
         clear_in_flight(run["folder"])
         if self._recorder.more_launches and read_record(run["folder"]):
             run["launches"]["spent_s"] = self._budget.spent_s

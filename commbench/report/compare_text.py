@@ -34,6 +34,7 @@ from commbench.core.variables import NAMES, SIZES
 from commbench.results.columns import case_text, grouped
 from commbench.results.fact_scopes import MISSING, is_unknown, scope_of
 from commbench.results.load import Paths, flat_paths, row_dicts
+from commbench.results.run_folder import walk
 from commbench.stats.difference import ALPHA, launches_needed, outcomes
 from commbench.stats.interval import Interval, of_formula
 from commbench.stats.launches import FEW_LAUNCHES, launch_medians
@@ -479,8 +480,8 @@ def _json_text(value: Any) -> str:
 def ran_separately(base: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> bool:
     """Whether all runs of one side came before all of the other, so that a drift of the machine
     looks like a change."""
-    before = sorted(str(run.get("started_at") or "") for run in base)
-    after = sorted(str(run.get("started_at") or "") for run in new)
+    before = sorted(str(run.get("run_id") or "") for run in base)
+    after = sorted(str(run.get("run_id") or "") for run in new)
     return bool(before[0] and after[0]) and (before[-1] < after[0] or after[-1] < before[0])
 
 
@@ -524,7 +525,7 @@ def read_ab_results(
     `benchmark`: only its cases, and only the folders that have some.
     """
     flat = flat_paths(paths)
-    below = [file for path in flat if path.is_dir() for file in path.rglob(AB_FILE)]
+    below = [folder / AB_FILE for path in flat for folder, _, _ in walk(path)]
     above = [path.absolute().parent / AB_FILE for path in flat if path.name in AB_SIDES]
     folders = {file.parent.resolve(): file.parent for file in (*below, *above) if file.is_file()}
     results = []

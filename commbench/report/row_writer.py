@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from commbench.core.states import Row, status_of_run
+from commbench.core.states import status_of_run
 from commbench.results.recorded import recorded_rows
+from commbench.results.row import Row
 from commbench.results.writer import Entry
 
 

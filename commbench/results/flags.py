@@ -41,9 +41,10 @@ FLAGS = {
         "the wait for the last rank is a part of the time; larger messages are less affected",
     ),
     "impossible": Flag(
-        "the bus bandwidth is above its limit (column limit_gb_per_s), so one of the two is wrong",
-        "see the column reason: a measured limit varies; in-network reduction (NVLS, SHARP) moves"
-        " fewer bytes than the bus factor assumes",
+        "the bus bandwidth is above a limit of the hardware (columns limit_gb_per_s, limit_kind),"
+        " so one of the two is wrong",
+        "see the column reason: in-network reduction (NVLS, SHARP) moves fewer bytes than the bus"
+        " factor assumes, and limit= may tell too little",
     ),
     "in_cache": Flag(
         "the buffers of this size stay in the last-level cache although they rotate",

@@ -7,15 +7,16 @@ its value in measure/rows.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 from commbench.core.states import (
     STOP_REASONS,
     UNFINISHED,
     CaseStatus,
     Headline,
+    LimitKind,
     StopReason,
 )
 from commbench.core.variables import Kind, Options, Variables, kind_of
@@ -55,13 +56,18 @@ class Row(Variables, Mapping[str, Any]):
     def __len__(self) -> int:
         return len(KINDS)
 
-    run_id: str = identity("folder of the run; sorts by time", default="")
+    run_id: str = identity("folder of the run; sorts in the order of runs", default="")
     case_id: str = identity("hash of the independent variables; equal in every run", default="")
     sweep_id: str | None = identity("jobs that were started by one command")
-    trial: int | None = identity("number of the run among its repeats")
+    trial: int | None = identity(
+        "key `trial`: runs that differ in nothing else repeat one another, as in `-m trial=0,1,2`"
+    )
     label: str | None = identity("given by the user")
     hosts: str | None = identity("names of the nodes of the ranks, sorted")
-    launch: int | None = identity("number of the start of the run's processes; resuming adds one")
+    launch: int | None = identity(
+        "number of the start of the run's processes that measured it last: timing=rigorous has"
+        " several, resuming adds one"
+    )
     order: int | None = identity("position of the case in its run")
     started_at: datetime | None = identity("wall clock, UTC")
     status: CaseStatus = identity("ok, skipped, failed, invalid", default="ok")
@@ -88,10 +94,13 @@ class Row(Variables, Mapping[str, Any]):
     ranks_per_node: int | None = result("ranks on each of them")
     world_size: int | None = result("ranks of the layout")
     headline: Headline | None = result(
-        "whose clock counted: initiator, receiver, max_over_ranks, max_over_senders"
+        "whose clock gives a time: initiator, the first rank of a pair; receiver, its second;"
+        " max_over_ranks, the slowest rank; max_over_senders, the slowest first rank of several"
+        " pairs"
     )
     median_of: str | None = result(
-        "what each time is: half a round trip, window / messages, collective, ..."
+        "what is timed: median_s is the median of its times, as in half a round trip, window /"
+        " messages (a window's time over its messages), collective"
     )
     messages_per_call: int | None = result(
         "messages to a peer in one call to the library; null for collectives"
@@ -153,7 +162,8 @@ class Row(Variables, Mapping[str, Any]):
     ci_low_s: float | None = result("lower end of the interval of the median", unit="s")
     ci_high_s: float | None = result("upper end of the interval", unit="s")
     interval_of: IntervalOf | None = result(
-        "what the interval is over: visits, launches, repetitions of one visit"
+        "what ci_low_s and ci_high_s are computed from: the medians of the visits, of the"
+        " launches, or the repetitions of the only visit"
     )
     interval_level: float | None = result(
         "confidence level of the interval, such as 0.95, or 0.75 for 3 visits"
@@ -193,9 +203,13 @@ class Row(Variables, Mapping[str, Any]):
     )
     message_rate_per_s: float | None = result("operations per second", unit="1/s")
     limit_gb_per_s: float | None = result(
-        "upper bound set by the hardware, per direction", unit="GB/s"
+        "upper bound of busbw_gb_per_s, per direction", unit="GB/s"
     )
     limit_name: str | None = result("which limit that is")
+    limit_kind: LimitKind | None = result(
+        "memory: a measured copy; nvlink, pcie: what NCCL plans with; line: GPU to host; network;"
+        " told: limit="
+    )
     efficiency: float | None = result("busbw / limit")
     overhead_s: float | None = result(
         "collectives: all_reduce on a group of one rank, by the same engine", unit="s"
@@ -240,7 +254,22 @@ def _options(pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> Options:
     return tuple(sorted(dict(pairs).items()))
 
 
-KINDS: Mapping[str, Kind] = {name: kind_of(hint) for name, hint in get_type_hints(Row).items()}
+def _words(hint: Any) -> tuple[str, ...]:
+    """The words that a type allows; none where it allows any."""
+    parts = get_args(hint)
+    return tuple(
+        word for part in parts for word in ((part,) if isinstance(part, str) else _words(part))
+    )
+
+
+HINTS = get_type_hints(Row)
+KINDS: Mapping[str, Kind] = {name: kind_of(hint) for name, hint in HINTS.items()}
+# of the columns beside the variables, whose words a later commbench may add to
+WORDS: Mapping[str, tuple[str, ...]] = {
+    each.name: words
+    for each in fields(Row)
+    if "role" in each.metadata and (words := _words(HINTS[each.name]))
+}
 FROM_PLAIN: Mapping[Kind, Callable[[Any], Any]] = {
     "map": _options,
     "texts": tuple,

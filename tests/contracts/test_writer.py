@@ -14,7 +14,7 @@ import commbench
 from commbench.config.compose import ConfigComposer
 from commbench.config.targets import construct
 from commbench.results.columns import CASES, SCHEMA_VERSION
-from commbench.results.row import Row
+from commbench.results.row import WORDS, Row
 from commbench.results.run_folder import write_json
 from commbench.results.writer import Entry
 
@@ -47,6 +47,7 @@ def run_of(folder: Path, cases: int) -> dict[str, Any]:
 
 def row_of(status: str, size: int) -> Row:
     texts = {column.name: "x" for column in CASES if column.kind == "text"}
+    texts |= {name: words[0] for name, words in WORDS.items()}
     numbers = {column.name: 0.5 for column in CASES if column.kind == "number" and status == "ok"}
     own = {
         "layout": "1x2",
@@ -57,7 +58,7 @@ def row_of(status: str, size: int) -> Row:
         "status": status,
         "reason": "why [bold]",
         "message_bytes": size,
-        "pair": None,
+        "pair": "0-1",
         "order": size,
     }
     return case_row(**texts | numbers | own)

@@ -60,18 +60,15 @@ CHAPTERS = (
             Scene(
                 "experiment=ec2_streams scale=cpu part=1",
                 ("at the end", PUBLISHED),
-                "iperf3 has one thread for all streams (`one`), iperf2 a thread for each (`each`)."
-                " Over loopback the two cores are the bound, not a connection: more streams carry"
-                " no more than one. 36 with a thread each are 72 threads.",
+                "iperf3 has one thread for all streams (`one`), iperf2 a thread for each (`each`):"
+                " over loopback, 36 streams then have 72 threads on these two cores.",
             ),
             Scene(
                 f"experiment=ec2_streams part=1 limit={LINE:g}Mb/s streams=[1,4,36]"
                 " stream_threads=[each]",
                 ("at the end", PUBLISHED),
                 f"The share of the line rate, on virtual hosts with {ENHANCED:g} Mb/s. `limit`"
-                f" states the line rate: here {LINE:g} Mb/s, there `limit=100Gb/s`. Here one"
-                " connection fills the line, and 36 are too many for two cores: their segments"
-                " are lost and sent again.",
+                f" states the line rate: here {LINE:g} Mb/s, there `limit=100Gb/s`.",
                 Links(2, ENHANCED),
             ),
             Scene(
@@ -82,7 +79,7 @@ CHAPTERS = (
             Scene(
                 "experiment=ec2_streams scale=cpu part=2",
                 ("±: ", PUBLISHED),
-                "osu_bw with one connection and with 36. Over loopback 36 gain nothing.",
+                "osu_bw with one connection and with 36, over loopback.",
                 figure="p2p_bandwidth: bandwidth",
                 caption="Bandwidth over size with 1 and with 36 connections; dotted: the post's.",
             ),

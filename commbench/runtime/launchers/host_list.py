@@ -17,8 +17,8 @@ from pathlib import Path
 
 from commbench.core.errors import ConfigError
 from commbench.core.protocols import Launcher
+from commbench.runtime.rendezvous import HOST_NAME
 
-HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 SLOTS = re.compile(r"(?:\w+=)?\d+")  # 4, ppn=4
 RANGES = re.compile(r"\[(\d[\d,-]*)\]")
 MAX_HOSTS = 2**17

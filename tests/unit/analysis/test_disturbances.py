@@ -46,12 +46,19 @@ def test_of_a_sweep_the_first_run_tells_the_load() -> None:
     assert causes([second, first], [row()]) == []
 
 
+def test_a_clock_that_went_back_is_told_once() -> None:
+    early = {"started_at": "2026-01-01T00:00:00+00:00"}
+    runs = [run(run_id=f"20260101T0{hour}0000.000000-0000", **early) for hour in (1, 3)]
+    (told,) = causes(runs, [row()])
+    assert "up to 3.0 h behind" in told
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
         ({}, "gloo has more threads than the 4 cores"),
         ({"device": "cuda"}, "gloo has several ranks on a GPU"),
-        ({"layout": "1x8"}, "gloo has more threads than the 4 cores in 1x8"),
+        ({"layout": "1x8"}, "gloo has 8 ranks on the 4 cores in 1x8"),
     ],
 )
 def test_threads_that_take_turns_are_told(changed: dict[str, Any], words: str) -> None:

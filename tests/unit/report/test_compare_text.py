@@ -292,6 +292,8 @@ def test_sides_that_were_not_interleaved_are_found() -> None:
     assert ran_separately([third, fourth], [first, second])
     assert not ran_separately([first, third], [second, fourth])
     assert not ran_separately([{}], [first])
+    late = first | {"started_at": fourth["started_at"]}  # the clock went back after it
+    assert not ran_separately([late, third], [second, fourth])
 
 
 @pytest.fixture(scope="module")
@@ -309,9 +311,12 @@ def ab_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("place", ["..", "base"])
-def test_it_is_found_from_above_and_from_a_side(ab_folder: Path, place: str) -> None:
-    (result,), problems = read_ab_results([ab_folder / place])
+@pytest.mark.parametrize("place", ["..", "base", "link"])
+def test_it_is_found_from_above_and_from_a_side(
+    ab_folder: Path, place: str, tmp_path: Path
+) -> None:
+    (tmp_path / "ab").symlink_to(ab_folder)
+    (result,), problems = read_ab_results([tmp_path if place == "link" else ab_folder / place])
     assert problems == []
     changed = f"{SLOW} instead of {FAST}"
     assert (

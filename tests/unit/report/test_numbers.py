@@ -81,8 +81,9 @@ def test_windows_at_the_same_sizes_are_columns_and_one_that_shrinks_is_not(
     ("changed", "words"),
     [
         ({}, "12.5 GB/s: network (100 Gb/s)"),
-        ({"limit_name": "measured copy by a core"}, "memory (measured copy by a core)"),
-        ({"limit_name": "PCIe gen5 x16"}, "published rate of the link (PCIe gen5 x16)"),
+        ({"limit_name": "eth0", "limit_kind": "memory"}, "GB/s: memory (eth0)"),
+        ({"limit_name": "eth0", "limit_kind": "pcie"}, "published rate of the link (eth0)"),
+        ({"limit_name": "eth0", "limit_kind": None}, "GB/s: eth0"),  # a run of an older commbench
     ],
 )
 def test_the_limit_is_named_in_words(runs: list[Path], changed: dict[str, Any], words: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from commbench.results.row import Measured, Row, plain_values, row_of
+from commbench.results.row import WORDS, Measured, Row, plain_values, row_of
 
 PLAIN: dict[str, Any] = {
     "benchmark": "all_reduce", "backend": "gloo", "layout": "1x2", "engine": "python",
@@ -48,3 +48,9 @@ def test_the_plain_values_give_the_row_again() -> None:
     assert values["env"] == {"A": "1", "B": "2"}
     assert row_of(values) == row_of(PLAIN)
     assert values.keys() == asdict(row_of(PLAIN)).keys()
+
+
+def test_the_words_of_a_column_are_those_of_its_type() -> None:
+    assert WORDS["status"] == ("ok", "skipped", "failed", "invalid")
+    assert {"headline", "stop_reason", "interval_of", "limit_kind"} <= WORDS.keys()
+    assert not {"reason", "warnings", "engine"} & WORDS.keys()
