@@ -17,6 +17,7 @@ from commbench.report.side_by_side import belong_together, side_by_side
 from commbench.report.time_lines import time_line
 from commbench.results.load import find_runs, load_run
 from commbench.results.recorded import recorded_counters, recorded_rows
+from commbench.results.row import Row
 from commbench.results.run_folder import resume_command
 
 from .options import CommandParser, show_command, with_last_runs
