@@ -7,7 +7,7 @@ format strings of NCCL 2.5 to 2.30 are in tests/data/hardware/nccl_formats.yaml.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -24,7 +24,7 @@ from commbench.replay.operations import (
 )
 from commbench.replay.trace_files import TraceFile
 
-from .protocol import rank_of
+from .protocol import NO_FORMAT, NoTrace, rank_of
 
 MESSAGE_MARK = b" NCCL INFO "
 CALL_MARK = b" opCount "
@@ -42,6 +42,7 @@ NO_COMMUNICATOR = (
     "calls of communicators whose beginning is not in the log (NCCL_DEBUG_SUBSYS=INIT)"
 )
 NAMELESS = "calls of communicators to which NCCL before 2.16 gives no id"
+NO_CALLS = "NCCL's log without calls: NCCL_DEBUG_SUBSYS=INIT,COLL logs them"
 UNKNOWN_CALLS = "calls of NCCL that commbench does not know"
 
 Process = tuple[bytes, bytes]  # host and number
@@ -63,6 +64,16 @@ class _Message:
     first: bytes
     values: Mapping[bytes, bytes]
 
+    @property
+    def communicator(self) -> bytes:
+        """Its address."""
+        return self.values.get(b"comm", b"")
+
+    @property
+    def gpu(self) -> bytes | None:
+        """The PCI bus id of a communicator's."""
+        return self.values.get(b"busId")
+
     def number(self, word: bytes) -> int | None:
         return _known_number(self.values.get(word, b""))
 
@@ -71,7 +82,7 @@ class _Message:
 class _Call:
     """`fields` is empty where commbench does not know the call."""
 
-    address: bytes
+    communicator: bytes
     ranks: int
     rank: int | None
     fields: dict[str, Any]
@@ -79,7 +90,7 @@ class _Call:
 
 @dataclass
 class _Log:
-    """What the log of one process says."""
+    """What the log of one rank says, which is that of a process or of one of its GPUs."""
 
     process: Process
     communicators: dict[bytes, _Communicator] = field(default_factory=dict)  # by address
@@ -94,12 +105,15 @@ class NcclCalls:
     form = "NCCL log"
 
     def recognises(self, file: TraceFile) -> bool:
-        return MESSAGE_MARK in file.head or b" NCCL version" in file.head
+        """Any text: a job's log may begin with much other output."""
+        return MESSAGE_MARK in file.head or b"\0" not in file.head
 
     def read(self, file: TraceFile) -> list[RankTrace]:
         hosts: set[bytes] = set()
         entries: list[tuple[Process, _Call | _Message]] = []
+        has_messages = False
         for text in file.lines():
+            has_messages = has_messages or MESSAGE_MARK in text
             if CALL_MARK in text or COMMUNICATOR_MARK in text:
                 for place, message in enumerate(_messages(text)):
                     if place == 0:
@@ -107,16 +121,36 @@ class NcclCalls:
                     entry = _entry_of(message)
                     if entry is not None:
                         entries.append((message.process, entry))
-        logs: dict[Process, _Log] = {}
+        if not entries:
+            raise NoTrace(NO_CALLS if has_messages else NO_FORMAT)
         # only now all hosts are known, whose names may be glued to another message
-        for (host, number), entry in entries:
-            process = (_host_in(host, hosts), number)
-            log = logs.setdefault(process, _Log(process))
+        known = [((_host_in(host, hosts), number), entry) for (host, number), entry in entries]
+        of_several = _processes_of_several_ranks(known)
+        logs: dict[tuple[Process, bytes | None], _Log] = {}
+        gpus: dict[tuple[Process, bytes], bytes | None] = {}  # by the address of a communicator
+        for process, entry in known:
+            if isinstance(entry, _Message):
+                gpus[process, entry.communicator] = entry.gpu
+            gpu = gpus.get((process, entry.communicator)) if process in of_several else None
+            log = logs.setdefault((process, gpu), _Log(process))
             if isinstance(entry, _Call):
                 _add_call(log, entry)
             else:
                 _add_communicator(log, entry)
         return [_process_trace(self.form, file, log) for log in logs.values()]
+
+
+def _processes_of_several_ranks(
+    entries: Iterable[tuple[Process, _Call | _Message]],
+) -> set[Process]:
+    """Those that are several ranks of their largest communicator, on a GPU each."""
+    members: dict[Process, dict[int, dict[int | None, bytes | None]]] = {}
+    for process, entry in entries:
+        if isinstance(entry, _Message):
+            of_size = members.setdefault(process, {}).setdefault(entry.number(b"nranks") or 0, {})
+            of_size[entry.number(b"rank")] = entry.gpu
+    largest = {process: by_size[max(by_size)] for process, by_size in members.items()}
+    return {process for process, gpus in largest.items() if len(set(gpus.values())) > 1}
 
 
 def _messages(text: bytes) -> Iterator[_Message]:
@@ -126,7 +160,9 @@ def _messages(text: bytes) -> Iterator[_Message]:
         process = _process_of(header)
         words = message.split()
         if process is not None and words:
-            yield _Message(process, words[0].rstrip(b":"), dict(pairwise(words)))
+            # [rank] may stand before the name of a call
+            first = next((word for word in words if not word.startswith(b"[")), b"")
+            yield _Message(process, first.rstrip(b":"), dict(pairwise(words)))
         header = message
 
 
@@ -159,8 +195,7 @@ def _entry_of(message: _Message) -> _Call | _Message | None:
     count = message.number(b"count")
     if ranks is None or datatype is None or count is None:
         return None
-    address = message.values.get(b"comm", b"")
-    call = _Call(address, ranks, message.number(b"globalrank"), {})
+    call = _Call(message.communicator, ranks, message.number(b"globalrank"), {})
     operation = operation_named(message.first.decode(errors="replace"))
     if operation is None or datatype >= len(NCCL_TYPES):
         return call
@@ -176,7 +211,7 @@ def _entry_of(message: _Message) -> _Call | _Message | None:
 
 def _add_communicator(log: _Log, message: _Message) -> None:
     """Versions log its start, its completion or both, in any of which its id may be missing."""
-    address = message.values.get(b"comm", b"")
+    address = message.communicator
     rank = message.number(b"rank") or 0
     ranks = message.number(b"nranks") or 0
     has_begun = message.values[b"Init"].startswith(b"COMPLETE")
@@ -215,7 +250,7 @@ def _add_call(log: _Log, call: _Call) -> None:
     if not call.fields:
         log.notes[UNKNOWN_CALLS] += 1
         return
-    group = RankGroup(_name_of_group(log, call.address), None, call.ranks)
+    group = RankGroup(_name_of_group(log, call.communicator), None, call.ranks)
     log.calls.append({**call.fields, "group": group})
 
 
