@@ -42,6 +42,7 @@ NO_COMMUNICATOR = (
     "calls of communicators whose beginning is not in the log (NCCL_DEBUG_SUBSYS=INIT)"
 )
 NAMELESS = "calls of communicators to which NCCL before 2.16 gives no id"
+NO_OWNER = "calls of a process with several ranks whose communicator is not in the log, left out"
 NO_CALLS = "NCCL's log without calls: NCCL_DEBUG_SUBSYS=INIT,COLL logs them"
 UNKNOWN_CALLS = "calls of NCCL that commbench does not know"
 
@@ -132,6 +133,9 @@ class NcclCalls:
             if isinstance(entry, _Message):
                 gpus[process, entry.communicator] = entry.gpu
             gpu = gpus.get((process, entry.communicator)) if process in of_several else None
+            if gpu is None and process in of_several:
+                file.notes[NO_OWNER] += 1
+                continue
             log = logs.setdefault((process, gpu), _Log(process))
             if isinstance(entry, _Call):
                 _add_call(log, entry)
@@ -264,6 +268,8 @@ def _name_of_group(log: _Log, address: bytes) -> str:
 
 def _process_trace(form: str, file: TraceFile, log: _Log) -> RankTrace:
     """Its rank is that in its largest communicator, which is the world's."""
+    if not (log.calls or log.notes):
+        log.notes[NO_CALLS] = 1
     world, recorded = (None, log.rank) if log.world is None else log.world
     rank = rank_of(file, recorded)
     return RankTrace(file.name, form, rank, numbered(log.calls, rank), world, notes=log.notes)

@@ -9,7 +9,13 @@ import pytest
 
 from commbench.core.errors import Unreadable
 from commbench.replay.operations import RankTrace
-from commbench.replay.readers.nccl_calls import NO_COMMUNICATOR, UNKNOWN_CALLS, NcclCalls
+from commbench.replay.readers.nccl_calls import (
+    NO_CALLS,
+    NO_COMMUNICATOR,
+    NO_OWNER,
+    UNKNOWN_CALLS,
+    NcclCalls,
+)
 from commbench.replay.readers.registry import read_traces
 from commbench.replay.trace_files import TraceFile
 from commbench.replay.training_job import training_job
@@ -90,6 +96,16 @@ def test_groups_of_a_process_with_several_gpus_belong_to_their_rank() -> None:
     assert [(trace.rank, len(trace.operations)) for trace in traces] == [(0, 0), (1, 1)]
 
 
+def test_a_call_of_a_process_with_several_ranks_that_is_of_none_of_them_is_left_out(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "nccl.log"
+    lines = [initialised("0xa", 0, 0), initialised("0xb", 1, 1)]
+    path.write_text("\n".join([*lines, *(called("AllReduce", f"0x{name}") for name in "abc")]))
+    job = training_job(read_traces([str(path)])[0])
+    assert job.ranks == (0, 1) and job.operations == 2 and job.notes[NO_OWNER] == 1
+
+
 def test_a_process_that_is_one_rank_on_two_gpus_is_one() -> None:
     (trace,) = read(
         initialised("0xa", 1, 0),
@@ -119,6 +135,9 @@ def test_a_log_without_calls_says_what_logs_them(tmp_path: Path) -> None:
     path.write_text("x\n" * 9 + "n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:192.0.2.1<0>\n")
     with pytest.raises(Unreadable, match=r"job\.log: NCCL's log without calls: NCCL_DEBUG_SUBSYS"):
         read_traces([str(path)])
+    path.write_text(f"{BEGUN}\n")
+    (trace,), _ = read_traces([str(path)])
+    assert trace.notes == {NO_CALLS: 1}
     path.write_text("hello\n" * 99)
     with pytest.raises(Unreadable, match=r"job\.log: no trace that commbench knows; known are: "):
         read_traces([str(path)])
