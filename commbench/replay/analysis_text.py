@@ -96,7 +96,7 @@ def _answer(job: TrainingJob, total_ns: int, waiting: Waiting | None) -> str:
     if known is None:
         part = f"{_seconds_text(job, total_ns, job.ranks)} of communication, hidden or exposed"
     else:
-        once = _seconds_text(job, known.exposed_once_ns, job.computing)
+        once = _exposure_seconds(job, known.exposed_once_ns)
         part = f"{once} of exposed communication"
     if job.step_s is None:
         text = f"the recording has {part}; its steps are not marked"
@@ -111,6 +111,11 @@ def _seconds_text(job: TrainingJob, total_ns: float, ranks: Sized = (0,)) -> str
     """A time over all steps of some ranks, as the mean of a step."""
     text = format_seconds(total_ns / len(ranks) / max(job.steps, 1) / 1e9)
     return f"at least {text}" if job.is_least else text
+
+
+def _exposure_seconds(job: TrainingJob, total_ns: int) -> str:
+    """The mean over the ranks of which it is known; a lower bound is the mean over all."""
+    return _seconds_text(job, total_ns, job.ranks if job.is_least else job.computing)
 
 
 def _headline(job: TrainingJob, rows: Sequence[Signature]) -> str:
@@ -205,7 +210,7 @@ def _exposure_text(job: TrainingJob, timed: int) -> str:
     if known is None:
         return "how much of it computation hides is not known"
     hidden, exposed, once = (
-        _seconds_text(job, total_ns, job.computing)
+        _exposure_seconds(job, total_ns)
         for total_ns in (known.hidden_ns, known.exposed_ns, known.exposed_once_ns)
     )
     of = "" if known.operations == timed else f" ({known.operations} of {timed} operations)"

@@ -142,6 +142,18 @@ def test_a_value_in_another_form_costs_only_itself_and_is_named(
     assert facts == {name: value for name, value in FACTS.items() if name != f"gpu.1.{key}"}
 
 
+def test_what_rocm_smi_does_not_say_is_named(install: Install) -> None:
+    cards = {name: dict(card) for name, card in ROCM_SMI.items() if name != "system"}
+    del cards["card0"]["PCI Bus"]
+    cards["card1"]["VRAM Total Memory (B)"] = "unknown"
+    install("rocm-smi", "--showproductname", WARNING + json.dumps(cards))
+    install("rocm-smi", "--showtopo", TOPOLOGY)
+    facts = gpu.collect()
+    missing = "PCI bus id of GPU 0, memory of GPU 1, driver version of GPU 0-1"
+    assert facts["gpu.reason"] == f"rocm-smi does not say, or not in a known form: {missing}"
+    assert facts["gpu.0.memory_total_bytes"] == BYTES and facts["gpu.1.pci_bus_id"] == PCI[1]
+
+
 def test_what_is_not_said_is_unknown_and_named(install: Install) -> None:
     silent = {"asic": {"market_name": "N/A"}, "bus": {"bdf": "N/A"}, "vram": {"size": "N/A"}}
     install("amd-smi", "static", json.dumps([silent]))

@@ -61,6 +61,18 @@ def test_lost_kernels_make_sums_lower_bounds_and_take_away_the_shares(tmp_path: 
     assert "job us share all_reduce" in text and "%" not in text
 
 
+def test_a_rank_without_kernels_counts_in_a_lower_bound(tmp_path: Path) -> None:
+    """The mean over the other ranks may be more than that over all."""
+
+    def change(rank: int, events: list[Any]) -> None:
+        if rank == 0:
+            events[:] = [event for event in events if event["cat"] != "kernel"]
+
+    text = answer(tmp_path, change)
+    assert "with at least 230 us of exposed communication" in text
+    assert "at least 230 us a step on each rank" in text and "at least 230 us exposed" in text
+
+
 def test_a_rank_with_fewer_steps_makes_the_mean_of_a_step_a_lower_bound(tmp_path: Path) -> None:
     def change(rank: int, events: list[Any]) -> None:
         if rank == 1:
