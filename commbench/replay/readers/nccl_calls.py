@@ -6,6 +6,7 @@ format strings of NCCL 2.5 to 2.30 are in tests/data/hardware/nccl_formats.yaml.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ COMMUNICATOR_MARK = b" nranks "
 RANKS_MARK = b"[nranks="
 LONGEST_HEADER_BYTES = 1024  # host, process, thread and GPU before a message
 MOST_DIGITS = 18
+RANK_BEFORE = re.compile(rb"^\s*(?:\[[^][]{1,20}\]\s*)*")
 NO_ID = "0x0"
 # values of ncclDataType_t
 NCCL_TYPES = (
@@ -59,10 +61,10 @@ class _Communicator:
 
 @dataclass(frozen=True)
 class _Message:
-    """Each word of a message, and the word behind it."""
+    """What stands before its colon, and each word of it with the word behind."""
 
     process: Process
-    first: bytes
+    name: bytes
     values: Mapping[bytes, bytes]
 
     @property
@@ -154,7 +156,7 @@ def _processes_of_several_ranks(
             of_size = members.setdefault(process, {}).setdefault(entry.number(b"nranks") or 0, {})
             of_size[entry.number(b"rank")] = entry.gpu
     largest = {process: by_size[max(by_size)] for process, by_size in members.items()}
-    return {process for process, gpus in largest.items() if len(set(gpus.values())) > 1}
+    return {process for process, gpus in largest.items() if len({*gpus.values()} - {None}) > 1}
 
 
 def _messages(text: bytes) -> Iterator[_Message]:
@@ -164,9 +166,8 @@ def _messages(text: bytes) -> Iterator[_Message]:
         process = _process_of(header)
         words = message.split()
         if process is not None and words:
-            # [rank] may stand before the name of a call
-            first = next((word for word in words if not word.startswith(b"[")), b"")
-            yield _Message(process, first.rstrip(b":"), dict(pairwise(words)))
+            name = RANK_BEFORE.sub(b"", message).partition(b":")[0]
+            yield _Message(process, name, dict(pairwise(words)))
         header = message
 
 
@@ -200,7 +201,7 @@ def _entry_of(message: _Message) -> _Call | _Message | None:
     if ranks is None or datatype is None or count is None:
         return None
     call = _Call(message.communicator, ranks, message.number(b"globalrank"), {})
-    operation = operation_named(message.first.decode(errors="replace"))
+    operation = operation_named(message.name.decode(errors="replace"))
     if operation is None or datatype >= len(NCCL_TYPES):
         return call
     dtype = NCCL_TYPES[datatype]

@@ -24,7 +24,7 @@ READERS: tuple[TraceReader, ...] = (
     ExecutionTrace(),
     FlightRecorder(),
     TorchProfiler(),
-    NcclCalls(),  # of any text
+    NcclCalls(),
 )
 MOST_NAMED_FILES = 3
 STRAY = "without communication, and of no rank of its own"
@@ -135,8 +135,10 @@ def _notes_of(file: TraceFile) -> Counter[str]:
 
 def _reader_of(file: TraceFile) -> TraceReader:
     """Raises NoTrace."""
-    for reader in READERS:
-        if reader.recognises(file):
-            return reader
-    packed = file.packed_as
-    raise NoTrace(NO_FORMAT if packed is None else f"packed as {packed}; unpack it")
+    if file.packed_as is not None:
+        raise NoTrace(f"packed as {file.packed_as}; unpack it")
+    # the last one takes any text
+    reader = next((reader for reader in READERS if reader.recognises(file)), None)
+    if reader is None:
+        raise NoTrace(NO_FORMAT)
+    return reader

@@ -112,9 +112,9 @@ def test_a_small_packed_file_that_is_cut_counts_until_there(
 
 
 PACKED_OTHERWISE = {
-    "zstd": b"\x28\xb5\x2f\xfd" + bytes(99),
-    "lz4": b"\x04\x22\x4d\x18" + bytes(99),
-    "7z": b"7z\xbc\xaf\x27\x1c" + bytes(99),
+    "zstd": b"\x28\xb5\x2f\xfd" + b"x" * 99,
+    "lz4": b"\x04\x22\x4d\x18" + b"x" * 99,
+    "7z": b"7z\xbc\xaf\x27\x1c" + b"x" * 99,
 }
 
 

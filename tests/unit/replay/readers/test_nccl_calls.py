@@ -116,7 +116,7 @@ def test_a_process_that_is_one_rank_on_two_gpus_is_one() -> None:
     assert trace.rank == 1 and len(trace.operations) == 2
 
 
-@pytest.mark.parametrize("prefix", ["[2] ", "[0] [2] ", "[Rank2] "])
+@pytest.mark.parametrize("prefix", ["[2] ", "[0] [2] ", "[Rank 2] "])
 def test_a_rank_may_stand_before_the_name_of_a_call(prefix: str) -> None:
     (trace,) = read(BEGUN, SEND.replace("INFO ", f"INFO {prefix}"))
     assert [call.operation for call in trace.operations] == ["send"]
