@@ -10,6 +10,7 @@ import numpy as np
 
 from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.protocols import Runner
+from commbench.hardware.host import core_wait_s
 
 from .agreed_starts import AgreedStarts
 from .collector import SampleCollector
@@ -36,7 +37,8 @@ class BlockResult:
 
 class Blocks:
     """Runs one block after another. `spent_s` is the time in them, `loop_s` that in their
-    repetitions, since the last restart of the clock."""
+    repetitions, `waited_s` that of it in which the timed thread was ready but had no core (NaN
+    where the kernel does not tell), all since the last restart of the clock."""
 
     def __init__(
         self, setup: VisitSetup, collector: SampleCollector, counters: CounterReader
@@ -46,8 +48,7 @@ class Blocks:
         self._counters = counters
         self.agreed: AgreedStarts | None = None  # with sync=clock
         self.last = BlockResult()
-        self.spent_s = 0.0
-        self.loop_s = 0.0
+        self.restart_clock()
 
     def agree_on_starts(self) -> None:
         """Begin each repetition at an agreed instant. Raises Unsupported on all ranks."""
@@ -59,6 +60,7 @@ class Blocks:
     def restart_clock(self) -> None:
         self.spent_s = 0.0
         self.loop_s = 0.0
+        self.waited_s = 0.0
 
     def bounded(self, n: int) -> int:
         """At most n repetitions, as many as rank 0 can receive and agreed starts leave time for."""
@@ -78,6 +80,7 @@ class Blocks:
             setup.progress.enter(f"the meeting before {meeting}")
             starts = self.agreed.starts(n, phase == "measure", setup.deadline_s)
         setup.progress.enter(meeting, runner, setup.deadline_s)
+        waited_before_s = core_wait_s()
         loop_begin_s = time.perf_counter()
         try:
             stamps = runner(n) if starts is None else runner(n, starts)
@@ -85,6 +88,7 @@ class Blocks:
             problem = str(error)
             unsupported = isinstance(error, Unsupported)
         ran_s = time.perf_counter() - loop_begin_s
+        self.waited_s += core_wait_s() - waited_before_s
         setup.progress.enter(f"the meeting after {meeting}" + (f", {problem}" if problem else ""))
         self._counters.after_block(phase)
         parts = setup.control.collect(stamps, setup.deadline_s, meeting)
