@@ -184,8 +184,8 @@ class VisitRule:
     """Decides on rank 0, after each visit, whether a case has been visited often enough.
 
     `target` is the wanted relative half-width of the interval over visits, `least` the configured
-    number of visits; `budget_s` and `max_repetitions` are limits for all visits of a launch
-    together.
+    number of visits in which no rank waited for a core; `budget_s` and `max_repetitions` are limits
+    for all visits of a launch together.
     """
 
     target: float
@@ -206,7 +206,6 @@ class VisitRule:
             return last
         if n < self.least:  # they may take twice the budget
             return "budget" if spent_s > 2 * self.budget_s else None
-        # one in which ranks waited for a core is made again, while there is time
         calm = [visit for visit in visits if not visit.has_waited]
         repetitions = sum(visit.repetitions for visit in calm)
         is_enough = len(calm) >= self.least

@@ -26,8 +26,8 @@ FLAGS = {
     ),
     "waited": Flag(
         "a rank was ready but had no core for more than 5 % of the measured time (column"
-        " core_wait_share), because other processes had it",
-        "end them, use fewer ranks per node, or take the time as an upper bound",
+        " core_wait_share): other processes or threads had it",
+        "end other load, use fewer ranks per node, or take the time as an upper bound",
     ),
     "throttled": Flag(
         "a GPU lowered its clock during the measurement: heat, power or a hardware brake",
