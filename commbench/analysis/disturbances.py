@@ -20,7 +20,15 @@ from commbench.results.run_folder import clock_text, mapping_or_empty
 from .machines import nodes_of
 
 # the columns of a row that causes reads
-JUDGED = (*NAMES, "label", "status", "warnings", "unmeasured_s", "visits_s")
+JUDGED = (
+    *NAMES,
+    "label",
+    "status",
+    "warnings",
+    "unmeasured_s",
+    "visits_s",
+    "core_wait_share",
+)
 READING = "p2p_latency_s"  # of the reference case
 MOST_NODES = 3
 MOST_SOAKS = 3  # that are named
@@ -34,6 +42,7 @@ def causes(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[str]:
         return []
     return [
         *dict.fromkeys(text for run in _first_of_sweeps(runs) for text in _busy(run)),
+        *_core_waits(measured),
         *_shared_cores(runs, measured),
         *(text for run in runs for text in _moved(run)),
         *_gaps(measured),
@@ -85,8 +94,18 @@ def _busy(run: Mapping[str, Any]) -> Iterator[str]:
         yield f"and {len(busy) - MOST_NODES} more nodes"
 
 
+def _core_waits(rows: Sequence[Row]) -> Iterator[str]:
+    """For which share of the measured time the ranks of each backend had no core."""
+    waited = [row for row in rows if "waited" in warnings_of(row)]
+    for backend, own in grouped(waited, lambda row: str(row["backend"])).items():
+        percent = span_text([100 * row["core_wait_share"] for row in own], "{:.0f}".format)
+        numbers = f"{len(own)} number{'' if len(own) == 1 else 's'}"
+        yield f"ranks of {backend} waited for a core, {percent} % of the time ({numbers})"
+
+
 def _shared_cores(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> Iterator[str]:
-    """Which backends had more threads than cores, or ranks than GPUs."""
+    """Which backends had ranks on one GPU, or more threads than cores, where nobody knows how long
+    these have waited for one."""
     crowded = list(filter(_is_crowded, rows))
     cores = {count for run in runs for node in nodes_of(run) if (count := _cores(node))}
     of_node = f"the {min(cores):g} cores" if len(cores) == 1 else "the cores of a node"
@@ -103,7 +122,8 @@ def _shared_cores(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> Ite
 
 
 def _is_crowded(row: Row) -> bool:
-    return "oversubscribed" in warnings_of(row)
+    is_measured = row["device"] != "cuda" and row.get("core_wait_share") is not None
+    return "oversubscribed" in warnings_of(row) and not is_measured
 
 
 def _moved(run: Mapping[str, Any]) -> Iterator[str]:

@@ -23,6 +23,7 @@ from commbench.results.flags import FLAGS
 from commbench.stats.interval import Interval
 from commbench.stats.ramp import Ramp
 from commbench.stats.series import summarise, tukey_outliers
+from commbench.stats.thresholds import WAITED_SHARE
 
 from .conditions import Conditions, fits_in_cache
 from .samples import Failure, Refused, Wrong
@@ -278,6 +279,7 @@ def visit_columns(facts: RowFacts, visits: Sequence[Visit]) -> dict[str, Any]:
     first = visits[0]
     last = visits[-1]
     skews_s = [visit.skew_s for visit in visits if visit.skew_s is not None]
+    waits = [visit.core_wait_share for visit in visits if visit.core_wait_share is not None]
     retransmits = [count for visit in visits for count in visit.retransmits.values()]
     return {
         "block_k": last.block_k,
@@ -293,6 +295,7 @@ def visit_columns(facts: RowFacts, visits: Sequence[Visit]) -> dict[str, Any]:
         "visits_s": None if facts.planned.case.has_model_clock else last.end_s,
         # the time between the starts of the first and the last rank
         "skew_s": median(skews_s) if facts.has_one_clock and skews_s else None,
+        "core_wait_share": median(waits) if waits else None,
     }
 
 
@@ -381,6 +384,7 @@ def _machine_flags(
         "overhead": (
             timer_s > VISIBLE_SHARE * sample_s or (case.engine == "python" and is_host_bound)
         ),
+        "waited": (numbers["core_wait_share"] or 0.0) > WAITED_SHARE,
         "throttled": any(visit.is_throttled for visit in visits),
         "skewed": (numbers["skew_s"] or 0.0) > VISIBLE_SHARE * sample_s,
     }

@@ -184,8 +184,8 @@ class VisitRule:
     """Decides on rank 0, after each visit, whether a case has been visited often enough.
 
     `target` is the wanted relative half-width of the interval over visits, `least` the configured
-    number of visits; `budget_s` and `max_repetitions` are limits for all visits of a launch
-    together.
+    number of visits in which no rank waited for a core; `budget_s` and `max_repetitions` are limits
+    for all visits of a launch together.
     """
 
     target: float
@@ -202,18 +202,22 @@ class VisitRule:
         interval includes `earlier` launches.
         """
         n = len(visits)
-        repetitions = sum(visit.repetitions for visit in visits)
         if self.least == 1:
             return last
         if n < self.least:  # they may take twice the budget
             return "budget" if spent_s > 2 * self.budget_s else None
+        calm = [visit for visit in visits if not visit.has_waited]
+        repetitions = sum(visit.repetitions for visit in calm)
+        is_enough = len(calm) >= self.least
         width = estimate([*earlier, *visits], self.z).half_width
-        if width <= self.target:
+        if is_enough and width <= self.target:
             return "ci"
-        if repetitions >= self.max_repetitions:
+        if is_enough and repetitions >= self.max_repetitions:
             return "max_repetitions"
         if spent_s * (n + 1) / n > self.budget_s:  # another visit has no time
             return "budget"
+        if not is_enough:
+            return None
         affordable = min(
             self.budget_s / spent_s if spent_s > 0 else math.inf, self.max_repetitions / repetitions
         )

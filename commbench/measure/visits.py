@@ -32,12 +32,14 @@ from commbench.stats.series import (
     median_of,
     multimodal,
 )
+from commbench.stats.thresholds import WAITED_SHARE
 
 from .row_samples import RowSamples
 from .samples import (
     RETRANSMITS,
     RUNNING,
     Samples,
+    core_wait_share,
     host_bound_share,
     is_throttled,
     readings,
@@ -88,6 +90,7 @@ class Visit:
     unmeasured_s: float | None = None  # of a soak
     ramp: Ramp | None = None  # in B/s
     retransmits: Mapping[int, float] = field(default_factory=dict)  # by rank
+    core_wait_share: float | None = None  # of the rank that waited longest for a core
     is_throttled: bool = False
     is_host_bound: bool = False  # a GPU waited for its host before many repetitions of a rank
 
@@ -135,9 +138,15 @@ class Visit:
             unmeasured_s=samples.unmeasured_s,
             ramp=ramp,
             retransmits=dict(readings(row.counts, RETRANSMITS)),
+            core_wait_share=core_wait_share(row.counts),
             is_throttled=is_throttled(row.counts),
             is_host_bound=host_bound_share(row.counts, repetitions) > HOST_BOUND_SHARE,
         )
+
+    @property
+    def has_waited(self) -> bool:
+        """Whether a rank waited for a core during a visible part of it."""
+        return (self.core_wait_share or 0.0) > WAITED_SHARE
 
     def _of_stream(self, write_s: float, z: float) -> Visit:
         """The same with the mean write in place of the median one: people quote a stream's bytes
@@ -198,6 +207,7 @@ def earlier_visits(earlier: EarlierVisits, z: float = Z95, kept: int = KEPT_TIME
                 is_steady=row["steady"],
                 first_call_s=row["first_call_s"],
                 skew_s=row.get("skew_s"),
+                core_wait_share=row.get("core_wait_share"),
                 is_throttled="throttled" in row["warnings"],
                 is_host_bound="overhead" in row["warnings"],
             )

@@ -2,7 +2,8 @@
 
 SCHEMA_VERSION history:
   4  2026-11-26: timing_mode is named timer, launch trial, segment launch; sync=window sync=clock.
-     Earlier versions are not read. 2026-11-28: limit_kind; sync=clock and its columns are gone
+     Earlier versions are not read. 2026-11-28: limit_kind, core_wait_share; sync=clock and its
+     columns are gone
   3  2026-11-25: case ids of the variables that differ from their defaults, so that a new variable
      changes no id of an earlier run; variables in the order of tables
 
@@ -141,6 +142,9 @@ RESULTS = _columns(
                                               every sample
     skew_s                 | number  | s    | from the first to the last rank's start; null without
                                               a common clock
+    core_wait_share        | number  |      | of the measured time: ready to run, but without a
+                                              core; rank that waited longest, median over visits;
+                                              null where the kernel does not tell
     min_s                  | number  | s    | fastest operation
     median_s               | number  | s    | median operation: half a round trip, one message, or
                                               one collective; of a soak of a stream the mean write,

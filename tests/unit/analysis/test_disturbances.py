@@ -67,6 +67,16 @@ def test_threads_that_take_turns_are_told(changed: dict[str, Any], words: str) -
     assert causes([run()], [crowded, *calm]) == [words]
 
 
+def test_ranks_that_waited_for_a_core_are_told_by_how_long_and_not_guessed() -> None:
+    crowded = ["oversubscribed"]
+    waited = [row(warnings=[*crowded, "waited"], core_wait_share=share) for share in (0.07, 0.614)]
+    calm = row(warnings=crowded, core_wait_share=0.01)
+    assert causes([run()], [calm, *waited]) == [
+        "ranks of gloo waited for a core, 7 to 61 % of the time (2 numbers)"
+    ]
+    assert causes([run()], [calm]) == []
+
+
 def test_a_reference_that_moved_is_told_with_its_ends() -> None:
     passes = [{"moved": True, "p2p_latency_s": [at]} for at in (1e-6, 3e-6)]
     assert causes([run(reference=passes)], [row()]) == [

@@ -23,6 +23,7 @@ from commbench.measure.plan import plan
 from commbench.measure.row_samples import row_samples
 from commbench.measure.rows import RowFacts, row
 from commbench.measure.samples import (
+    CORE_WAIT,
     GPU_THROTTLE_REASONS,
     MEASURED_HOST_BOUND,
     Block,
@@ -571,6 +572,30 @@ def test_what_disturbs_a_gpu_is_that_of_all_visits(planned: Planned, worst: int)
     values = row_of(planned, record)
     assert [visit.is_host_bound for visit in record.visits].index(True) == worst
     assert {"overhead", "throttled"} <= set(values["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("shares", "row_share", "is_flagged"),
+    [
+        ([(0.01, 0.04), (0.02, 0.05), (0.0, 0.9)], 0.05, False),
+        ([(0.01, 0.04), (0.06, 0.01), (0.0, 0.9)], 0.06, True),
+        ([(), (), ()], None, False),
+    ],
+)
+def test_a_number_of_ranks_that_waited_for_a_core_is_flagged(
+    planned: Planned, shares: list[tuple[float, ...]], row_share: float | None, is_flagged: bool
+) -> None:
+    """The share of the rank that waited longest, of the visit in the middle; also after another
+    start of the run."""
+    record = CaseRecord()
+    for number, of_ranks in enumerate(shares):
+        counts = tuple(Counts(rank, 1, {CORE_WAIT: share}) for rank, share in enumerate(of_ranks))
+        add_visit(record, planned, replace(visit(number), counts=counts))
+    values = row_of(planned, record)
+    assert values["core_wait_share"] == row_share
+    assert ("waited" in values["warnings"]) == is_flagged
+    again = CaseRecord(earlier_visits(read_back(planned, record, [0, 1, 2])))
+    assert row_of(planned, again)["core_wait_share"] == row_share
 
 
 @pytest.mark.parametrize("thinned", [0, 1, 2])
