@@ -17,9 +17,10 @@ from statistics import median
 import numpy as np
 
 from commbench.core.units import format_seconds
-from commbench.results.columns import INTERRUPTED
+from commbench.results.columns import INTERRUPTED, grouped
 from commbench.runtime.recovery import EarlierVisits
 from commbench.stats.interval import Interval
+from commbench.stats.launches import FEW_LAUNCHES
 from commbench.stats.ramp import Ramp, ramp_of
 from commbench.stats.series import (
     Z95,
@@ -46,8 +47,6 @@ from .samples import (
 REPETITIONS = "repetitions"
 VISITS = "visits"
 LAUNCHES = "launches"  # what an interval is made of
-BOOTSTRAP_VISITS = 10  # least number of visits in several launches for a bootstrap interval
-RESAMPLES = 2000
 LEVEL_GAP = 0.05  # relative difference between the medians of two levels
 KEPT_TIMES = 16_000_000  # of all cases of a run together: 128 MB
 LEAST_KEPT_TIMES = 3_000  # of a case, however many there are: enough for a p99.9
@@ -292,69 +291,37 @@ def estimate(visits: Sequence[Visit], z: float = Z95) -> Interval:
     """The median of the visits' medians, in seconds per operation; `z` is the normal quantile of
     the wanted level.
 
-    One visit: the interval of its repetitions. Several: the order statistics of their medians with
-    at least the wanted level, or the lowest and highest with their level of 1 - 2^(1-n). At least
-    10 visits in several launches: see `_over_launches`.
+    One visit: the interval of its repetitions. Several: order statistics of their medians. In
+    FEW_LAUNCHES or more launches, each launch counts as one value, the median of its visits: how
+    far launches differ, only launches show. The level is the wanted one, or that of the lowest and
+    the highest value where it is lower, 1 - 2^(1-n).
     """
-    ordered = sorted(visit.median_s for visit in visits)
-    center = median(ordered)
-    n = len(visits)
-    if n == 1:
-        ends = visits[0].interval_s
-        repetitions = visits[0].repetitions
-        if ends is None:
-            return Interval(center, n=repetitions, of=REPETITIONS)
-        return Interval(center, *ends, _level(z), repetitions, REPETITIONS)
-    if n >= BOOTSTRAP_VISITS and len({visit.launch for visit in visits}) > 1:
-        return _over_launches(visits, center, z)
+    if len(visits) == 1:
+        (visit,) = visits
+        if visit.interval_s is None:
+            return Interval(visit.median_s, n=visit.repetitions, of=REPETITIONS)
+        level = math.erf(z / math.sqrt(2))
+        return Interval(visit.median_s, *visit.interval_s, level, visit.repetitions, REPETITIONS)
+    launches = grouped(visits, lambda visit: visit.launch).values()
+    is_over_launches = len(launches) >= FEW_LAUNCHES
+    groups = launches if is_over_launches else [[visit] for visit in visits]
+    values = sorted(median(visit.median_s for visit in group) for group in groups)
+    n = len(values)
     rank = max(1, binomial_rank(n, z))
-    return Interval(center, ordered[rank - 1], ordered[n - rank], coverage(n, rank), n, VISITS)
+    return Interval(
+        median(values),
+        values[rank - 1],
+        values[n - rank],
+        coverage(n, rank),
+        n,
+        LAUNCHES if is_over_launches else VISITS,
+    )
 
 
 def coverage(n: int, rank: int) -> float:
     """The probability that the `rank`-th lowest and highest of n independent values enclose the
     median."""
     return 1.0 - 2.0 * sum(math.comb(n, below) for below in range(rank)) / float(2**n)
-
-
-def _level(z: float) -> float:
-    return math.erf(z / math.sqrt(2))
-
-
-def _over_launches(visits: Sequence[Visit], center: float, z: float) -> Interval:
-    """A hierarchical bootstrap: launches are drawn, then visits within each.
-
-    Launches whose visits do not overlap differ by more than visits do. Then only the launches'
-    medians count: the interval is from the lowest to the highest of n, with the level 1 - 2^(1-n).
-    """
-    numbers = sorted({visit.launch for visit in visits})
-    launches = [
-        np.array([visit.median_s for visit in visits if visit.launch == number])
-        for number in numbers
-    ]
-    if max(launch.min() for launch in launches) > min(launch.max() for launch in launches):
-        medians = [float(np.median(launch)) for launch in launches]
-        level = coverage(len(medians), 1)
-        return Interval(center, min(medians), max(medians), level, len(medians), LAUNCHES)
-    drawn = np.sort(bootstrap_medians(launches))
-    tail = (1 - _level(z)) / 2
-    low, high = (float(drawn[round(share * (len(drawn) - 1))]) for share in (tail, 1 - tail))
-    return Interval(center, low, high, _level(z), len(launches), LAUNCHES)
-
-
-def bootstrap_medians(launches: Sequence[Series]) -> Series:
-    """Medians of launches drawn with replacement, with visits drawn with replacement within each.
-    The draws are always the same, so that a row can be computed again."""
-    generator = np.random.default_rng(0)
-    visits = max(map(len, launches))
-    sizes = np.array([len(launch) for launch in launches])
-    table = np.stack([np.pad(launch, (0, visits - len(launch))) for launch in launches])
-    chosen = generator.integers(0, len(launches), (RESAMPLES, len(launches)))
-    inside = (generator.random((*chosen.shape, visits)) * sizes[chosen][..., np.newaxis]).astype(
-        np.int64
-    )
-    values = np.take_along_axis(table[chosen], inside, axis=2).reshape(RESAMPLES, -1)
-    return np.asarray(np.median(values, axis=1), dtype=np.float64)
 
 
 def spread(visits: Sequence[Visit]) -> float:

@@ -151,7 +151,7 @@ RESULTS = _columns(
     interval_level         | number  |      | confidence level of the interval, such as 0.95, or
                                               0.75 for 3 visits
     visits                 | integer |      | measurements of the case across the run; median_s is
-                                              their median
+                                              their median, over launches that of the launches'
     visit_spread           | number  |      | largest over smallest median of the visits
     visits_s               | number  | s    | from the start of the first visit to the end of the
                                               last, without the time between starts of a run

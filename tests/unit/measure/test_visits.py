@@ -35,7 +35,6 @@ from commbench.measure.visits import (
     CaseRecord,
     Numbering,
     Visit,
-    bootstrap_medians,
     changes,
     coverage,
     earlier_visits,
@@ -110,60 +109,53 @@ def test_one_visit_has_the_interval_of_its_repetitions() -> None:
     assert (few.is_known, few.level, few.n, few.half_width) == (False, None, 5, math.inf)
 
 
-def test_launches_that_differ_more_than_their_visits_are_the_interval() -> None:
-    apart = (
-        visits_of(*[1.0, 1.01] * 2)
-        + visits_of(*[2.0, 2.01] * 2, launch=1)
-        + visits_of(*[3.0] * 4, launch=2)
-    )
-    seen = estimate(apart)
-    assert (seen.low, seen.high, seen.of, seen.level) == (1.005, 3.0, "launches", 0.75)
-
-
-def test_ten_visits_are_enough_for_the_interval_over_launches() -> None:
-    ten = [
-        visit for launch in (0, 1) for visit in visits_of(1, 1.01, 1.02, 1.03, 1.04, launch=launch)
-    ]
-    assert [estimate(visits).of for visits in (ten[:9], ten)] == ["visits", "launches"]
-    assert estimate(visits_of(*[1.0] * 10)).of == "visits", "of one launch"
-
-
-def test_launches_alike_give_the_interval_of_a_bootstrap() -> None:
-    rng = default_rng(2)
-    launches = [rng.normal(1.0, 0.05, 6) for _ in range(3)]
-    seen = estimate(
-        [visit for launch, each in enumerate(launches) for visit in visits_of(*each, launch=launch)]
-    )
-    assert (seen.of, seen.level) == ("launches", pytest.approx(0.95, abs=1e-4))
-    drawn = bootstrap_medians(launches)
-    assert np.mean((seen.low <= drawn) & (drawn <= seen.high)) == pytest.approx(0.95, abs=0.01)
-
-
-def test_a_bootstrap_draws_launches_before_visits() -> None:
-    """Of two launches with one value each, half of the draws have the median of one launch, half
-    the mean of both."""
-    drawn = bootstrap_medians([np.full(5, 1.0), np.full(5, 3.0)])
-    values, counts = np.unique(drawn, return_counts=True)
-    assert values.tolist() == [1.0, 2.0, 3.0]
-    assert counts / counts.sum() == pytest.approx([0.25, 0.5, 0.25], abs=0.04)
-
-
-@pytest.mark.parametrize(("spread_between", "least"), [(0.0, 0.90), (0.02, 0.70)])
-def test_three_launches_hold_the_truth_as_often_as_their_level_says(
-    spread_between: float, least: float
+@pytest.mark.parametrize(
+    ("launches", "ends", "level"),
+    [(3, (1.0, 3.0), 0.75), (6, (1.0, 6.0), 0.96875), (9, (2.0, 8.0), 0.9609375)],
+)
+def test_each_of_several_launches_counts_once_however_many_visits_it_has(
+    launches: int, ends: tuple[float, float], level: float
 ) -> None:
-    """The truth is the median of all launches there could be."""
+    visits = [
+        visit
+        for launch in range(launches)
+        for visit in visits_of(*[launch + 1.0] * (3 + launch), 0.1, 20.0, launch=launch)
+    ]
+    seen = estimate(visits)
+    assert ((seen.low, seen.high), seen.of, seen.level) == (ends, "launches", level)
+    assert (seen.value, seen.n) == ((launches + 1) / 2, launches)
+
+
+def test_two_launches_say_no_more_about_launches_than_one() -> None:
+    """As of a run that was resumed: its interval is over the visits of both."""
+    both = [*visits_of(1.0, 1.1, 1.2), *visits_of(1.3, 1.4, 1.5, launch=1)]
+    assert estimate(both) == estimate(visits_of(1.0, 1.1, 1.2, 1.3, 1.4, 1.5))
+
+
+@pytest.mark.parametrize("noise", ["normal", "skewed"])
+@pytest.mark.parametrize("between", [0.0, 0.02, 0.05, 0.2])
+def test_a_rigorous_run_holds_the_truth_as_often_as_its_level_says(
+    between: float, noise: str
+) -> None:
+    """Launches differ by `between`, visits by 1 %, repetitions by 3 %. The truth is the median of
+    all launches there could be."""
     rng = default_rng(3)
+
+    def factors(deviation: float, *shape: int) -> Series:
+        normal = rng.standard_normal(shape)
+        skewed = rng.exponential(1.0, shape) - math.log(2)
+        return np.asarray(np.exp(deviation * (normal if noise == "normal" else skewed)))
+
     held = []
-    for _ in range(300):
-        centers = 1.0 + spread_between * rng.standard_normal(3)
-        visits = [
-            visits_of(*(c + 0.005 * rng.standard_normal(6)), launch=s)
-            for s, c in enumerate(centers)
-        ]
-        seen = estimate([visit for launch in visits for visit in launch])
+    for _ in range(600):
+        launches = factors(between, 6, 1) * factors(0.01, 6, 3)
+        launches *= np.median(factors(0.03, 6, 3, 31), axis=2)
+        seen = estimate(
+            [visit for number in range(6) for visit in visits_of(*launches[number], launch=number)]
+        )
         held.append(seen.low <= 1.0 <= seen.high)
-    assert np.mean(held) >= least
+    assert seen.level == 0.96875
+    assert np.mean(held) == pytest.approx(seen.level, abs=0.02)
 
 
 # ---------------------------------------------------------------- flags
