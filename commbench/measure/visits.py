@@ -23,11 +23,14 @@ from commbench.stats.interval import Interval
 from commbench.stats.launches import FEW_LAUNCHES
 from commbench.stats.ramp import Ramp, ramp_of
 from commbench.stats.series import (
+    SMALLEST_INTERVAL,
     Z95,
+    Modes,
     Series,
     binomial_rank,
     drifting,
     effective_size,
+    far_modes,
     lag1,
     median_interval,
     median_of,
@@ -58,10 +61,10 @@ HOST_BOUND_SHARE = 0.05  # of the repetitions: more are flagged
 class Visit:
     """All that rank 0 keeps of one visit of a row, with times in seconds per operation.
 
-    `interval_s` is the interval of its own repetitions at the wanted level, `widest_s` that for
-    comparing all pairs of 6 visits; both are None below 6 repetitions. Of a soak of a stream,
-    `median_s` is the mean. `launch` is the start of
-    the run that it belongs to. `times` are evenly spaced if there were too many of them.
+    `interval_s` is the interval of its own repetitions at the wanted level, None where they count
+    as fewer than 6; `widest_s` is that for comparing all pairs of 6 visits, None below 6. Of a soak
+    of a stream, `median_s` is the mean. `launch` is the start of the run that it belongs to.
+    `times` are evenly spaced if there were too many of them.
     """
 
     launch: int
@@ -101,13 +104,20 @@ class Visit:
             launch=launch,
             median_s=median_of(times),
             repetitions=times.size,
-            interval_s=median_interval(times, z, effective),
+            interval_s=(
+                None if effective < SMALLEST_INTERVAL else median_interval(times, z, effective)
+            ),
             widest_s=median_interval(times, Z_OF_PAIRS, effective),
             effective_repetitions=effective,
             lag1=lag1(times),
             drifting=drifting(times),
             times=times[:: max(1, -(-times.size // kept))],
         )
+
+    @property
+    def is_dependent(self) -> bool:
+        """Whether its repetitions depend on one another so much that they have no interval."""
+        return self.interval_s is None and self.repetitions >= SMALLEST_INTERVAL
 
     def measured(
         self,
@@ -150,12 +160,11 @@ class Visit:
         interval_s, widest_s = (
             (write_s / (1 + each * share), write_s * (1 + each * share)) for each in (z, Z_OF_PAIRS)
         )
-        is_known = self.interval_s is not None
         return replace(
             self,
             median_s=write_s,
-            interval_s=interval_s if is_known else None,
-            widest_s=widest_s if is_known else None,
+            interval_s=None if self.interval_s is None else interval_s,
+            widest_s=None if self.widest_s is None else widest_s,
         )
 
     def after(self, running: Visit) -> Visit:
@@ -291,10 +300,10 @@ def estimate(visits: Sequence[Visit], z: float = Z95) -> Interval:
     """The median of the visits' medians, in seconds per operation; `z` is the normal quantile of
     the wanted level.
 
-    One visit: the interval of its repetitions. Several: order statistics of their medians. In
-    FEW_LAUNCHES or more launches, each launch counts as one value, the median of its visits: how
-    far launches differ, only launches show. The level is the wanted one, or that of the lowest and
-    the highest value where it is lower, 1 - 2^(1-n).
+    One visit: the interval of its repetitions, if they have one. Several: order statistics of their
+    medians. In FEW_LAUNCHES or more launches, each launch counts as one value, the median of its
+    visits: how far launches differ, only launches show. The level is the wanted one, or that of the
+    lowest and the highest value where it is lower, 1 - 2^(1-n).
     """
     if len(visits) == 1:
         (visit,) = visits
@@ -337,18 +346,39 @@ def changes(visits: Sequence[Visit]) -> list[str]:
     """How the times changed while they were measured, a text for each way: levels of visits, a
     drift in at least half of them, several modes of the times relative to the median of their
     visit."""
-    relative = [
-        visit.times / visit.median_s if visit.median_s > 0 else visit.times for visit in visits
-    ]
     drifts = sum(visit.drifting for visit in visits)
     texts = {
         levels_text(visits): len(levels(visits)) > 1,
         f"both halves of the repetitions differ in {drifts} of {len(visits)} visits": (
             2 * drifts >= len(visits)
         ),
-        "the repetitions have several typical times": multimodal(np.concatenate(relative)),
+        "the repetitions have several typical times": multimodal(_relative_times(visits)),
+        _dependent_text(visits[0]): len(visits) == 1 and visits[0].is_dependent,
     }
     return [text for text, present in texts.items() if present]
+
+
+def _dependent_text(visit: Visit) -> str:
+    return (
+        f"{visit.repetitions} repetitions depend on one another and count as"
+        f" {visit.effective_repetitions:.1f}; an interval needs {SMALLEST_INTERVAL}"
+    )
+
+
+def modes_of(visits: Sequence[Visit]) -> Modes | None:
+    """Two typical times of the repetitions in s, within the visits: see `far_modes`."""
+    modes = far_modes(_relative_times(visits))
+    if modes is None:
+        return None
+    usual_s = median(visit.median_s for visit in visits)
+    return Modes(modes.fast * usual_s, modes.slow * usual_s, modes.slow_share)
+
+
+def _relative_times(visits: Sequence[Visit]) -> Series:
+    """The times of all visits, each over the median of its visit: levels of visits are no modes."""
+    return np.concatenate(
+        [visit.times / visit.median_s if visit.median_s > 0 else visit.times for visit in visits]
+    )
 
 
 def levels(visits: Sequence[Visit]) -> list[tuple[float, int]]:

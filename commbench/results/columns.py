@@ -2,7 +2,8 @@
 
 SCHEMA_VERSION history:
   4  2026-11-26: timing_mode is named timer, launch trial, segment launch; sync=window sync=clock.
-     Earlier versions are not read. 2026-11-28: limit_kind
+     Earlier versions are not read. 2026-11-28: limit_kind,
+     fast_mode_s, slow_mode_s, slow_share
   3  2026-11-25: case ids of the variables that differ from their defaults, so that a new variable
      changes no id of an earlier run; variables in the order of tables
 
@@ -157,6 +158,10 @@ RESULTS = _columns(
                                               last, without the time between starts of a run
     visit_medians_s        | numbers | s    | median of each visit, in chronological order
     visit_launches         | numbers |      | launch of each visit
+    fast_mode_s            | number  | s    | two typical times, at least a factor of 2 apart: the
+                                              median of the faster repetitions; else null
+    slow_mode_s            | number  | s    | the same of the slower repetitions
+    slow_share             | number  |      | the share of the slower repetitions
     mean_s                 | number  | s    | mean operation
     p90_s                  | number  | s    | nearest rank; null below 29 samples, or if a sample is
                                               several operations

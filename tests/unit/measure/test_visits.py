@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,33 @@ def test_one_visit_has_the_interval_of_its_repetitions() -> None:
     assert (seen.of, seen.level) == ("repetitions", pytest.approx(0.95, abs=1e-4))
     few = estimate([Visit.of(np.ones(5))])
     assert (few.is_known, few.level, few.n, few.half_width) == (False, None, 5, math.inf)
+
+
+def test_repetitions_that_depend_on_one_another_have_no_interval_but_a_reason() -> None:
+    """It would go from the lowest to the highest of 20, a hundred times the median."""
+    times = np.repeat([1.0, 1.02, 1.04], [10, 9, 1])
+    times[-1] = 100.0
+    visit = Visit.of(times)
+    assert visit.repetitions == 20 and visit.effective_repetitions < 6
+    seen = estimate([visit])
+    assert (seen.is_known, seen.level, seen.n) == (False, None, 20)
+    (reason,) = (text for text in changes([visit]) if "depend" in text)
+    assert reason.startswith("20 repetitions depend on one another and count as 1.")
+    assert not any("depend" in text for text in changes([visit, visit]))
+    alone = Visit.of(default_rng(4).lognormal(0, 0.1, 20))
+    assert estimate([alone]).is_known and not any("depend" in text for text in changes([alone]))
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.4])
+def test_an_interval_of_few_repetitions_holds_its_level_where_it_is_given(rho: float) -> None:
+    rng = default_rng(14)
+    held = []
+    for _ in range(600):
+        shocks = math.sqrt(1 - rho**2) * rng.standard_normal(80)
+        series = list(accumulate(shocks, lambda state, shock: rho * state + shock))
+        seen = estimate([Visit.of(np.exp(0.1 * np.array(series[-20:])))])
+        held += [seen.low <= 1.0 <= seen.high] if seen.is_known else []
+    assert np.mean(held) >= 0.91 and len(held) > 300
 
 
 @pytest.mark.parametrize(
@@ -223,6 +251,25 @@ def test_levels_of_visits_are_not_modes_of_repetitions() -> None:
     assert "typical times" not in changes_of(noise(rng), noise(rng, 2.0), noise(rng, 1.0))
     two_modes = [np.where(rng.random(100) < 0.4, 2.0, 1.0) * noise(rng) for _ in range(6)]
     assert "typical times" in changes_of(*two_modes)
+
+
+def test_two_typical_times_far_apart_are_in_the_interval_with_the_median(planned: Planned) -> None:
+    rng = default_rng(15)
+    record = CaseRecord()
+    for _ in range(6):
+        elapsed = np.where(rng.random(400) < 0.15, 35_000, 2_000_000) * rng.lognormal(0, 0.02, 400)
+        stamps = np.zeros((2, 400, 2), np.int64)
+        stamps[:, :, 1] = elapsed
+        blocks = (Block("connect", 0, stamps[:, :1]), Block("measure", 1, stamps))
+        add_visit(record, planned, Samples((0, 1), blocks, 1, "ci", 0))
+    assert estimate(record.visits).half_width < 0.01
+    seen = row_of(planned, record)
+    assert seen["fast_mode_s"] == pytest.approx(35e-6, rel=0.02)
+    assert seen["slow_mode_s"] == pytest.approx(2e-3, rel=0.02)
+    assert seen["slow_share"] == pytest.approx(0.85, abs=0.03)
+    assert seen["ci_low_s"] == seen["fast_mode_s"] < 0.1 * seen["median_s"]
+    assert seen["ci_high_s"] >= seen["median_s"]
+    assert row_of(planned, recorded(planned, 1, 2, 3))["slow_share"] is None
 
 
 def test_a_case_drifts_if_half_of_its_visits_do() -> None:
