@@ -20,6 +20,7 @@ from commbench.results.run_folder import clock_text, mapping_or_empty
 from .machines import nodes_of
 
 # the columns of a row that causes reads
+MODES = ("fast_mode_s", "slow_mode_s", "slow_share")
 JUDGED = (
     *NAMES,
     "label",
@@ -28,10 +29,11 @@ JUDGED = (
     "unmeasured_s",
     "visits_s",
     "core_wait_share",
+    *MODES,
 )
 READING = "p2p_latency_s"  # of the reference case
 MOST_NODES = 3
-MOST_SOAKS = 3  # that are named
+MOST_NAMED = 3  # soaks, and cases with two typical times
 GAPS_SHARE = 0.01  # of a soak that may pass outside its repetitions
 
 
@@ -44,7 +46,8 @@ def causes(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[str]:
         *dict.fromkeys(text for run in _first_of_sweeps(runs) for text in _busy(run)),
         *_core_waits(measured),
         *_shared_cores(runs, measured),
-        *(text for run in runs for text in _moved(run)),
+        *_moved(runs),
+        *_two_modes(measured),
         *_gaps(measured),
         *_bindings(runs, {str(row["backend"]) for row in measured if _is_crowded(row)}),
         *filter(None, [clock_text(runs)]),
@@ -126,16 +129,36 @@ def _is_crowded(row: Row) -> bool:
     return "oversubscribed" in warnings_of(row) and not is_measured
 
 
-def _moved(run: Mapping[str, Any]) -> Iterator[str]:
-    """How far the reference case moved between the passes, where at least half of them differ from
-    the others."""
-    passes = [entry for entry in run.get("reference") or [] if isinstance(entry, Mapping)]
-    if not passes or 2 * sum(bool(entry.get("moved")) for entry in passes) < len(passes):
+def _moved(runs: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """How far the reference case moved between the passes, by backend, in runs where at least half
+    of the passes differ from the others."""
+    medians_s: dict[str, list[float]] = {}
+    for run in runs:
+        passes = [entry for entry in run.get("reference") or [] if isinstance(entry, Mapping)]
+        if 2 * sum(bool(entry.get("moved")) for entry in passes) >= max(len(passes), 1):
+            backend = str(mapping_or_empty(run.get("backend")).get("name"))
+            own = [entry[READING][0] for entry in passes if entry.get(READING)]
+            medians_s.setdefault(backend, []).extend(own)
+    spans = [
+        f"{span_text(own, format_seconds)} with {backend}"
+        for backend, own in medians_s.items()
+        if own
+    ]
+    if spans:
+        took = f"the reference case, 8 B after each pass, took {', '.join(spans)}"
+        yield f"the machine changed between passes, which the intervals include: {took}"
+
+
+def _two_modes(rows: Iterable[Row]) -> Iterator[str]:
+    """The cases whose repetitions have two typical times, with both."""
+    apart = [row for row in rows if (row.get("slow_share") or 0.0) > 0]
+    if len(apart) > MOST_NAMED:
+        yield f"{len(apart)} cases have two typical times, both in the interval"
         return
-    medians = [entry[READING][0] for entry in passes if entry.get(READING)]
-    if medians:
-        backend = mapping_or_empty(run.get("backend")).get("name")
-        yield f"{backend} at 8 B moved between passes: {span_text(medians, format_seconds)}"
+    for row, name in zip(apart, case_names(apart), strict=True):
+        fast, slow = (format_seconds(float(row[column])) for column in MODES[:2])
+        share = f"{100 * float(row['slow_share']):.0f} %"
+        yield f"{name} has two typical times: {fast}, and {slow} in {share} of the repetitions"
 
 
 def _gaps(rows: Iterable[Row]) -> Iterator[str]:
@@ -146,7 +169,7 @@ def _gaps(rows: Iterable[Row]) -> Iterator[str]:
         if (row.get("unmeasured_s") or 0.0) > GAPS_SHARE * (row.get("visits_s") or 0.0)
     ]
     gaps_s = [float(row["unmeasured_s"]) for row in soaks]
-    if len(soaks) > MOST_SOAKS:
+    if len(soaks) > MOST_NAMED:
         gaps = span_text(gaps_s, format_seconds)
         yield f"{len(soaks)} soaks: {gaps} passed between the repetitions of each"
         return

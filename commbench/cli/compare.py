@@ -47,7 +47,7 @@ COMPARE_USAGE = """commbench compare BASE NEW      folders with runs, or parquet
 commbench compare RESULTS --by label                both from one folder, as A and B
 commbench compare RESULTS --by backend=gloo:mpi     of more values these two"""
 COMPARE_EPILOGUE = f"""\
-A launch is a run (one of timing=rigorous is three): repeat both sides with trial=0,1,2,... in
+A launch is a run (one of timing=rigorous is six): repeat both sides with trial=0,1,2,... in
 turn.
 SLOWER and FASTER are certain: p, corrected for the number of cases, is at most {ALPHA}. They need
 {launches_needed(1)} launches of each side for one case, {launches_needed(20)} for 20 \

@@ -322,7 +322,10 @@ def _run_locked(job: Job, folder: str, resume: Resume | None) -> int:
     if settings.backend.hosts_ranks:
         rest_rank_server()
         with _naming_the_rest(folder):
-            return run_session(job, None, folder, resume)
+            status = run_session(job, None, folder, resume)
+            while has_launches_left(read_record(folder)):
+                status = run_session(job, None, folder, Resume.LAUNCH)
+        return status
     launcher = launcher_of(settings)
     layout = Layout.around(settings.layouts)
     job = job.with_layout(layout)

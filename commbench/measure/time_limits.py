@@ -38,6 +38,7 @@ MAX_BLOCK_K = 64
 STREAM_STAMP_S = 0.01  # a receiver gets several writes of a stream at once
 MAX_STREAM_BLOCK_K = 4096
 BATCHED_MODES = ("throughput", "graph")
+LEAST_VISITS = 3  # of a case with several, whatever they take: two visits tell little
 BATCH_K = 20  # timers with several samples per stamp; as in nccl-tests
 
 LONG_S = 1.0
@@ -204,8 +205,8 @@ class VisitRule:
         n = len(visits)
         if self.least == 1:
             return last
-        if n < self.least:  # they may take twice the budget
-            return "budget" if spent_s > 2 * self.budget_s else None
+        if n < self.least:  # beyond LEAST_VISITS they may take twice the budget
+            return "budget" if n >= LEAST_VISITS and spent_s > 2 * self.budget_s else None
         calm = [visit for visit in visits if not visit.has_waited]
         repetitions = sum(visit.repetitions for visit in calm)
         is_enough = len(calm) >= self.least

@@ -2,8 +2,8 @@
 
 SCHEMA_VERSION history:
   4  2026-11-26: timing_mode is named timer, launch trial, segment launch; sync=window sync=clock.
-     Earlier versions are not read. 2026-11-28: limit_kind, core_wait_share; sync=clock and its
-     columns are gone
+     Earlier versions are not read. 2026-11-28: limit_kind, core_wait_share, fast_mode_s,
+     slow_mode_s, slow_share; sync=clock and its columns are gone
   3  2026-11-25: case ids of the variables that differ from their defaults, so that a new variable
      changes no id of an earlier run; variables in the order of tables
 
@@ -157,12 +157,16 @@ RESULTS = _columns(
     interval_level         | number  |      | confidence level of the interval, such as 0.95, or
                                               0.75 for 3 visits
     visits                 | integer |      | measurements of the case across the run; median_s is
-                                              their median
+                                              their median, over launches that of the launches'
     visit_spread           | number  |      | largest over smallest median of the visits
     visits_s               | number  | s    | from the start of the first visit to the end of the
                                               last, without the time between starts of a run
     visit_medians_s        | numbers | s    | median of each visit, in chronological order
     visit_launches         | numbers |      | launch of each visit
+    fast_mode_s            | number  | s    | two typical times, at least a factor of 2 apart: the
+                                              median of the faster repetitions; else null
+    slow_mode_s            | number  | s    | the same of the slower repetitions
+    slow_share             | number  |      | the share of the slower repetitions
     mean_s                 | number  | s    | mean operation
     p90_s                  | number  | s    | nearest rank; null below 29 samples, or if a sample is
                                               several operations

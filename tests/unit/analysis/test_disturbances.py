@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -79,11 +80,30 @@ def test_ranks_that_waited_for_a_core_are_told_by_how_long_and_not_guessed() -> 
 
 def test_a_reference_that_moved_is_told_with_its_ends() -> None:
     passes = [{"moved": True, "p2p_latency_s": [at]} for at in (1e-6, 3e-6)]
-    assert causes([run(reference=passes)], [row()]) == [
-        "gloo at 8 B moved between passes: 1.00 us to 3.00 us"
-    ]
+    sentence = (
+        "the machine changed between passes, which the intervals include: the reference case, 8 B"
+        " after each pass, took {}"
+    )
+    took = sentence.format("1.00 us to 3.00 us with gloo")
+    assert causes([run(reference=passes)], [row()]) == [took]
+    faster = [{"moved": True, "p2p_latency_s": [at]} for at in (5e-7, 2e-6)]
+    mpi = run(reference=faster) | {"backend": {"name": "mpi"}}
+    both = [run(reference=passes), mpi, run(reference=faster)]
+    took = sentence.format("500 ns to 3.00 us with gloo, 500 ns to 2.00 us with mpi")
+    assert causes(both, [row()]) == [took], "one sentence for all runs"
     few = [*passes[:1], *({"moved": False, "p2p_latency_s": [1e-6]},) * 3]
     assert causes([run(reference=few)], [row()]) == []
+
+
+def test_two_typical_times_are_told_with_both() -> None:
+    modes = {"fast_mode_s": 35e-6, "slow_mode_s": 2e-3, "slow_share": 0.88}
+    case = case_row() | row() | {"benchmark": "all_reduce", "message_bytes": 8}
+    told = (
+        "all_reduce 1x2 8 B has two typical times: 35.0 us, and 2.00 ms in 88 % of the repetitions"
+    )
+    assert causes([run()], [case | modes, case | {"slow_share": math.nan}]) == [told]
+    many = "4 cases have two typical times, both in the interval"
+    assert causes([run()], [case | modes] * 4) == [many]
 
 
 def test_a_soak_with_holes_is_told() -> None:

@@ -243,7 +243,8 @@ WAITED = [replace(visit, core_wait_share=0.06) for visit in CALM]
         (WIDE, 1.0, visit_rule_of(), "noise_stable"),
         (WIDE, 9.0, visit_rule_of(), "budget"),
         (WIDE[:2], 19.0, visit_rule_of(), None),  # an interval is worth waiting for
-        (WIDE[:2], 21.0, visit_rule_of(), "budget"),
+        (WIDE[:3], 21.0, visit_rule_of(), "budget"),
+        (WIDE[:2], 99.0, visit_rule_of(least=3), None),  # two visits tell little
         (WIDE, 1.0, visit_rule_of(max_repetitions=600), "max_repetitions"),
         (WIDE[:1], 1.0, visit_rule_of(least=1), "fixed"),
         # those in which ranks waited for a core are made again while there is time
