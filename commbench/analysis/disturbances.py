@@ -43,7 +43,7 @@ def causes(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[str]:
     if not measured:
         return []
     return [
-        *dict.fromkeys(text for run in _first_of_sweeps(runs) for text in _busy(run)),
+        *_busy(_first_of_sweeps(runs)),
         *_core_waits(measured),
         *_shared_cores(runs, measured),
         *_moved(runs),
@@ -87,12 +87,17 @@ def _cores(node: Mapping[str, Any]) -> float:
     return float(allowed or node.get("host.cpu_logical_cores") or 0)
 
 
-def _busy(run: Mapping[str, Any]) -> Iterator[str]:
-    busy = list(busy_nodes(run))
-    alone = len(nodes_of(run)) == 1
-    for host, load, cores in busy[:MOST_NODES]:
-        name = "this machine" if alone else host
-        yield f"{name} was busy: load {format_number(load)} on {cores:g} cores"
+def _busy(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The load of each host, once for all runs on it."""
+    hosts = {node.get("host.hostname") for run in runs for node in nodes_of(run)}
+    busy = grouped(
+        (found for run in runs for found in busy_nodes(run)),
+        lambda found: (found[0], found[2]),
+    )
+    for (host, cores), found in [*busy.items()][:MOST_NODES]:
+        name = "this machine" if len(hosts) == 1 else host
+        loads = span_text([load for _, load, _ in found], format_number)
+        yield f"{name} was busy: load {loads} on {cores:g} cores"
     if len(busy) > MOST_NODES:
         yield f"and {len(busy) - MOST_NODES} more nodes"
 

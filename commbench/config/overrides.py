@@ -121,6 +121,8 @@ def override_texts(*given: str | Mapping[str, Any]) -> list[str]:
 
 def _value_text(key: str, value: Any) -> str:
     """A value in Hydra's grammar. Texts in brackets are lists and maps, as on the command line."""
+    if hasattr(value, "tolist"):  # of numpy, pandas or torch
+        value = value.tolist()
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, (list, tuple, range)):
@@ -136,7 +138,7 @@ def _value_text(key: str, value: Any) -> str:
         or hasattr(value, "__index__")
         or hasattr(value, "__float__")
     ):
-        return str(value)  # numpy's numbers too
+        return str(value)
     raise ConfigError(
         f"{key}={value!r} is a {type(value).__name__}; give a text, number, boolean, None, list or"
         " dict"

@@ -24,6 +24,7 @@ from commbench.runtime import exit_protocol, launch
 
 Refused = Callable[[str], list[str]]
 TORCHRUN_0 = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+TORCHRUN_0 |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 TORCHRUN_1 = TORCHRUN_0 | {"RANK": "1", "LOCAL_RANK": "1"}
 MPIRUN_0 = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0"}
 SBATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_JOB_ID": "7"}

@@ -40,6 +40,14 @@ def test_a_busy_machine_is_told_with_its_load() -> None:
     assert busy[-1] == "and 2 more nodes"
 
 
+def test_a_busy_host_is_told_once_for_all_runs_and_by_name_beside_others() -> None:
+    loads = [run("mpi", load=4.8), run(load=9.0)]
+    assert causes(loads, [row()]) == ["this machine was busy: load 4.80 to 9.00 on 4 cores"]
+    elsewhere = run("tcp", nodes=2)
+    elsewhere["provenance"]["nodes"].pop(0)
+    assert causes([*loads, elsewhere], [row()]) == ["n0 was busy: load 4.80 to 9.00 on 4 cores"]
+
+
 def test_of_a_sweep_the_first_run_tells_the_load() -> None:
     """In that of the others are the runs before them."""
     first = run(sweep_id="s")

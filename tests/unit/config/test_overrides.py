@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from commbench.config.compose import ConfigComposer
@@ -26,6 +28,9 @@ from commbench.core.errors import ConfigError
             ["sizes=[8,16]", "label=''", "output='/a b'"],
         ),
         ("layout=1x2", ["layout=1x2"]),
+        ({"sizes": np.array([8, 64])}, ["sizes=[8,64]"]),
+        ({"sizes": pd.Series([8, 64])}, ["sizes=[8,64]"]),
+        ({"sizes": [np.int64(8)], "verbose": np.bool_(True)}, ["sizes=[8]", "verbose=true"]),
     ],
     ids=str,
 )
