@@ -71,8 +71,8 @@ def no_figures() -> Sequence[Figure]:
 class Section:
     """Sentences, tables, texts and notes; the page has the figures, too.
 
-    `figures` draws them. `texts` are shown as they are. On the page a folded section is opened by a
-    click. `is_on_terminal`: whether the terminal has it.
+    `headline`: tables above the sentences. `figures` draws them. `texts` are shown as they are. On
+    the page a folded section is opened by a click. `is_on_terminal`: whether the terminal has it.
     """
 
     title: str
@@ -83,6 +83,7 @@ class Section:
     texts: Sequence[str] = ()
     is_folded: bool = False
     is_on_terminal: bool = True
+    headline: Sequence[Table] = ()
 
     def text(self, top: int, terminal: Terminal) -> str:
         """The section on a terminal, with the first `top` rows of each table and sentences of each
@@ -92,6 +93,7 @@ class Section:
         listed = [*(f"  * {text}" for text in self.sentences[:top]), *more]
         parts = [
             terminal.styled(terminal.paragraph(self.title), "bold"),
+            *(table.text(terminal, top) for table in self.headline),
             paragraphs(listed, terminal),
             *(table.text(terminal, top) for table in self.tables),
             *map(printable, self.texts),
