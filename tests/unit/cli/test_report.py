@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pandas as pd
 import pyarrow as pa
@@ -172,6 +173,34 @@ def test_top_cuts_tables_and_says_so(
         run_of(tmp_path, number)
     out, _ = output_of(capsys, str(tmp_path), "--top", "3")
     assert "... and 97 more: --top 100" in out
+
+
+def test_one_figure_is_written_with_its_title_and_the_report_is_not_printed_again(
+    measured: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    files = [str(tmp_path / f"figure.{form}") for form in ("png", "svg")]
+    words = (str(measured), "--benchmark", "all_reduce", "--png", files[0], "--svg", files[1])
+    out, _ = output_of(capsys, *words)
+    assert Path(files[0]).read_bytes().startswith(b"\x89PNG")
+    drawn = "".join(ElementTree.fromstring(Path(files[1]).read_bytes()).itertext())
+    assert "all_reduce: time of one operation over message size" in drawn
+    assert out.startswith("Answers\n") and "Machines" not in out
+    assert out.splitlines()[-2:] == [f"figure: {file}" for file in files]
+
+
+def test_results_without_a_figure_say_so(tmp_path: Path) -> None:
+    run = commbench.run(*WORDS, "benchmark=barrier", f"output={tmp_path}")
+    with pytest.raises(ConfigError, match="--png: these results have no figure; measure several"):
+        command([str(run / "cases.parquet"), "--png", str(tmp_path / "x.png")])
+
+
+def test_a_table_is_printed_as_markdown(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = output_of(capsys, str(measured), "--markdown")
+    heads, rule, *rows = out.partition("\n\n")[0].splitlines()
+    assert heads == "| operation | message | simulated virtual |" and rule == "| --- | --- | --- |"
+    assert [row.split(" | ")[0] for row in rows] == ["| p2p_latency"] * 2 + ["| all_reduce"] * 2
+    out, _ = output_of(capsys, str(measured), "--markdown", "--benchmark", "all_reduce")
+    assert "\ntime in us\n\n| size | " in out and out.count("| 64 KiB | ") == 2
 
 
 def test_a_file_of_cases_is_a_source(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
