@@ -21,12 +21,11 @@ from commbench.core.texts import (
     setting_texts,
     size_text,
 )
-from commbench.core.units import format_factor, format_seconds, plural
+from commbench.core.units import format_factor, plural
 from commbench.core.variables import brought_along
 from commbench.results.columns import grouped
 from commbench.stats.difference import Measured, differ
 from commbench.stats.interval import Interval
-from commbench.stats.launches import FEW_LAUNCHES
 
 from .case_names import FAMILY_VARIABLES, OF_BACKEND, OF_LABEL, telling
 from .fit import Family, answerable, families, key
@@ -240,23 +239,6 @@ def shared_variables(*variables: str) -> list[str]:
 
 
 # ---------------------------------------------------------------- as text
-
-
-def best_text(best: Best) -> str:
-    """The fastest with its lead, or why none is named."""
-    few = best.launches < FEW_LAUNCHES
-    if not best.is_decided:
-        times = " and ".join(
-            f"{name} ({time.median.text(format_seconds)})" for name, time in best.undistinguished
-        )
-        over = plural(best.launches, "launch", "launches")
-        basis = f"with {over}, too few to be sure" if few else f"over {over}"
-        return f"{times} are {UNDECIDED} {basis}"
-    factor = format_factor(best.ratio)
-    time = best.median.text(format_seconds)
-    if few:
-        return f"{best.best} was fastest {THIS_RUN}, {time}; {best.second} took {factor} as long"
-    return f"{best.best} is fastest, {time}; {best.second} takes {factor} as long"
 
 
 def _best_cell(best: Best) -> str:

@@ -73,7 +73,7 @@ def busy_nodes(run: Mapping[str, Any]) -> Iterator[tuple[str, float, float]]:
     ranks = mapping_or_empty(run.get("world")).get("ranks")
     for number, node in enumerate(nodes_of(run)):
         load = node.get("host.load_1min")
-        cores = _cores(node)
+        cores = _cores(run, node)
         if not load or not cores:
             continue
         on_node = len(ranks[number]) if isinstance(ranks, list) and number < len(ranks) else 1
@@ -81,9 +81,10 @@ def busy_nodes(run: Mapping[str, Any]) -> Iterator[tuple[str, float, float]]:
             yield str(node.get("host.hostname")), float(load), cores
 
 
-def _cores(node: Mapping[str, Any]) -> float:
-    """The cores that ranks may use; 0 where unknown. A bound process sees only its own."""
-    allowed = node.get("limits.cpu_cores") if node.get("run.bind") == "none" else None
+def _cores(run: Mapping[str, Any], node: Mapping[str, Any]) -> float:
+    """The cores of a node that ranks may use; 0 where unknown. A bound process sees only its
+    own."""
+    allowed = node.get("limits.cpu_cores") if binding_text(run) == UNBOUND else None
     return float(allowed or node.get("host.cpu_logical_cores") or 0)
 
 
@@ -115,7 +116,7 @@ def _shared_cores(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> Ite
     """Which backends had ranks on one GPU, or more threads than cores, where nobody knows how long
     these have waited for one."""
     crowded = list(filter(_is_crowded, rows))
-    cores = {count for run in runs for node in nodes_of(run) if (count := _cores(node))}
+    cores = {count for run in runs for node in nodes_of(run) if (count := _cores(run, node))}
     of_node = f"the {min(cores):g} cores" if len(cores) == 1 else "the cores of a node"
     for backend, own in grouped(crowded, lambda row: str(row["backend"])).items():
         if any(row["device"] == "cuda" for row in own):

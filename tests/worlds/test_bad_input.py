@@ -501,14 +501,19 @@ def test_a_sweep_inside_a_world_lists_its_jobs(
 ) -> None:
     enter(TORCHRUN_0, monkeypatch)
     first, *jobs = refused("-m backend=gloo,mpi sizes=[8],[16]")
-    assert (
-        "a sweep starts its own ranks, but a launcher has started these 2; run these one by one:"
-        in first
-    )
+    assert "but a launcher has started these 2; start each with that launcher:" in first
     expected = {
-        f"backend={backend} 'sizes=[{size}]'" for backend in ("gloo", "mpi") for size in (8, 16)
+        f"commbench backend={backend} 'sizes=[{size}]'"
+        for backend in ("gloo", "mpi")
+        for size in (8, 16)
     }
     assert {job.strip() for job in jobs} == expected
+    _, *jobs = refused("-m cuda_ipc=on,off backend=gloo output=r")
+    assert [job.strip() for job in jobs] == [
+        "commbench cuda_ipc=on backend=gloo output=r",
+        "commbench cuda_ipc=off backend=gloo output=r",
+        "commbench compare r --by cuda_ipc=on:off",
+    ]
 
 
 @pytest.mark.parametrize(

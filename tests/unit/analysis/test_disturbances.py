@@ -48,6 +48,15 @@ def test_a_busy_host_is_told_once_for_all_runs_and_by_name_beside_others() -> No
     assert causes([*loads, elsewhere], [row()]) == ["n0 was busy: load 4.80 to 9.00 on 4 cores"]
 
 
+def test_cores_are_those_of_the_node_where_the_launcher_gave_each_rank_one() -> None:
+    bare = run(load=4.8)
+    (node,) = bare["provenance"]["nodes"]
+    node["limits.cpu_cores"] = 1.0
+    assert causes([bare], [row()]) == ["this machine was busy: load 4.80 on 1 cores"]
+    bare["provenance"]["differences"] = {"host.cpu_affinity": {'"0"': [0], '"1"': [1]}}
+    assert causes([bare], [row()]) == ["this machine was busy: load 4.80 on 4 cores"]
+
+
 def test_of_a_sweep_the_first_run_tells_the_load() -> None:
     """In that of the others are the runs before them."""
     first = run(sweep_id="s")
