@@ -192,8 +192,8 @@ def _plan_sums(settings: Settings, lines: Sequence[_PlanLine]) -> str:
     rounds = f" ({pairs:,} pairs)" if pairs else ""
     noun = "case" if cases == 1 else "cases"
     return (
-        f"{what}: {cases:,} {noun}{rounds}, {measured:,} to measure, {_estimated(settings)} {total};"
-        " nothing was started"
+        f"{what}: {cases:,} {noun}{rounds}, {measured:,} to measure,"
+        f" {_estimated(settings)} {total}; nothing was started"
     )
 
 
