@@ -207,10 +207,8 @@ def select_rows(side: Side, by: Sequence[ComparedVariable]) -> Side:
                     f"{side.name} has no case with {variable.name}={wanted}; it has {listed}"
                 )
             cases = cases[values == wanted]
-        if variable.entry:  # the rest of the map must be the same on both sides
-            column, entry = variable.entry
-            rest = [_without(row[column], entry) for row in row_dicts(cases[[column]])]
-            cases = cases.assign(**{column: rest})
+        if variable.entry:
+            cases = _without_entry(cases, *variable.entry)
     if len(cases) == len(side.cases):
         return replace(side, cases=cases)
     own = set(cases["run_id"])
@@ -221,8 +219,13 @@ def select_rows(side: Side, by: Sequence[ComparedVariable]) -> Side:
     return replace(side, cases=cases, runs=runs, label=label)
 
 
-def _without(values: Mapping[str, Any] | None, entry: str) -> dict[str, Any]:
-    return {name: value for name, value in (values or {}).items() if name != entry}
+def _without_entry(cases: pd.DataFrame, column: str, entry: str) -> pd.DataFrame:
+    """The rows with the rest of a map, which must be the same on both sides."""
+    import pandas as pd
+
+    maps = (row[column] or {} for row in row_dicts(cases[[column]]))
+    rest = [{name: each[name] for name in each if name != entry} for each in maps]
+    return cases.assign(**{column: pd.Series(rest, index=cases.index, dtype=object)})
 
 
 def _values(cases: pd.DataFrame, variable: ComparedVariable) -> pd.Series[str]:
