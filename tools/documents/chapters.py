@@ -207,6 +207,11 @@ CHAPTERS = (
                 caption="Size over time, gloo and MPI, 2 and 4 ranks.",
             ),
             Scene(
+                "report RESULTS",
+                (r"^benchmark +ranks +message +best",),
+                "The winner for each number of ranks and size, as far as it can be told.",
+            ),
+            Scene(
                 "experiment=mlbench_p2p scale=cpu",
                 ("±: ", PUBLISHED),
                 "Shared memory in place of CUDA IPC, TCP in place of the network.",
