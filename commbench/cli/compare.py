@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
 COMPARE_USAGE = """commbench compare BASE NEW      folders with runs, or parquet files of cases
 commbench compare RESULTS --by label                both from one folder, as A and B
-commbench compare RESULTS --by backend=gloo:mpi     of more values these two"""
+commbench compare RESULTS --by backend=gloo:mpi     of more values these two
+commbench compare RESULTS --by env.NAME=1:36        one variable of the environment"""
 COMPARE_EPILOGUE = f"""\
 A launch is a run (one of timing=rigorous is six): repeat both sides with trial=0,1,2,... in
 turn.
