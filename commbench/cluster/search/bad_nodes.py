@@ -1,8 +1,8 @@
 """Which nodes are slow, from the times of pairs of nodes that meet in rounds.
 
-A node's value is the lower quartile of the logs of its times, over that of the median node: what
+A node's value is the lower quartile of the logs of its times, over that of the typical node: what
 it sends, what it receives, and its latency. A slow partner makes a few of them slow and none fast.
-So nodes that are faster than the median one show that most are slow.
+So nodes that are faster than the typical one show that most are slow.
 The bounds of a quartile are order statistics, which hold for any distribution of the noise (David
 and Nagaraja, Order Statistics, 7.1).
 
@@ -31,6 +31,7 @@ ASPECTS: tuple[Aspect, ...] = ("sends", "receives", "latency")
 SENDS, RECEIVES, LATENCY = range(3)
 METRICS = {"bandwidth": [SENDS, RECEIVES], "latency": [LATENCY]}
 SURE_SHARE = 0.6  # of `slowdown`: what a bad node exceeds for sure
+TYPICAL_SHARE = 0.4  # of the ranks are faster than the typical one
 LEAST_PAIRS = 8  # of nodes in a case, from which on they say what all of them share
 SIMILAR_ERROR = 1.1  # of two explanations of the same times: noise decides between them
 LEAST_GROUP = 3  # nodes of a switch: two slow ones do not tell a slow switch
@@ -349,15 +350,16 @@ def _excess_of(table: Numbers, cluster: Cluster, level: float) -> Excess:
 
 
 def _typical(values: Numbers) -> Numbers:
-    """That of the median rank of each aspect; of two, that of the faster one."""
-    return _at_share(values, 0.5)
+    """That of about the median rank of each aspect; of two, that of the faster one. Of many it is a
+    faster one, because half of them may be slow."""
+    return _at_share(values, TYPICAL_SHARE)
 
 
 def _at_share(values: Numbers, share: float) -> Numbers:
     """That of the rank of each aspect that so many of the known others are below."""
     ordered = np.sort(values, axis=1)
     known = np.count_nonzero(~np.isnan(values), axis=1)
-    place = (share * np.maximum(known - 1, 0)).astype(np.int64)
+    place = np.rint(share * np.maximum(known - 1, 0)).astype(np.int64)
     return np.take_along_axis(ordered, place[:, None], axis=1)
 
 

@@ -211,8 +211,8 @@ def test_most_nodes_are_not_called_good_where_they_are_slow(nodes: int) -> None:
         for seed, noise in enumerate(NOISES):
             cluster = cluster_with(f"{nodes}x1", dict.fromkeys(range(slow), 1.2), ALL, noise)
             findings, _ = searched(cluster, seed=seed)
-            assert findings.decisions()[:slow] == ("undecided",) * slow
-            assert findings.is_outpaced.any()
+            assert "good" not in findings.decisions()[:slow]
+            assert "bad" not in findings.decisions()[slow:]
 
 
 def test_switches_are_those_of_several_nodes_but_not_of_all() -> None:

@@ -81,7 +81,7 @@ def test_an_undecided_search_says_why_and_what_to_do() -> None:
     assert why_undecided(search_with([], [], "2x2")) == (
         "a slow one of two nodes is in every pair, and so is the other"
     )
-    assert why_undecided(search_with([*range(9)], [SENDS, RECEIVES, LATENCY], "16x1")) == (
+    assert why_undecided(search_with([*range(10)], [SENDS, RECEIVES, LATENCY], "16x1")) == (
         "a quarter of the nodes is faster than these: most nodes may be slow"
     )
     assert why_undecided(search_with([], [], "16x1", spread=0.5)) == (
