@@ -26,6 +26,7 @@ from commbench.report.compare_text import (
     comparison_summary,
     comparison_table,
     could_be,
+    drift_text,
     provenance_lines,
     quoted_changes,
     side_lines,
@@ -88,7 +89,8 @@ def compare_command(words: list[str]) -> int:
     rules = Rules(differences, options.paired, options.delta / 100, options.seed, known)
     frame = compare_sides(base, new, rules)
     terminal = Terminal.of(sys.stdout)
-    answers = [comparison_summary(frame), *quoted_changes(frame, rules.by)]
+    answers = [comparison_summary(frame), drift_text(frame, base, new)]
+    answers = [*filter(None, answers), *quoted_changes(frame, rules.by)]
     print(f"{paragraphs(answers, terminal)}\n")
     print(comparison_table(frame))
     lines = [*caption(frame, rules), *unjoined(frame), ""]

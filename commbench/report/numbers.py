@@ -13,7 +13,6 @@ from commbench.core.states import Row
 from commbench.core.texts import limit_text, message_text
 from commbench.core.units import NO_NUMBER, Unit, natural_key, plural
 from commbench.results.columns import grouped
-from commbench.stats.launches import FEW_LAUNCHES
 
 from .quantities import MEDIAN, Quantity, in_full, quoted, text_with_unit
 from .section import Section, Table
@@ -82,7 +81,7 @@ def headline_table(combined: CombinedCases) -> Table:
         chain.from_iterable(_headline_rows(each, combined, by_backend) for each in benchmarks)
     )
     columns = sorted({name for row in rows for name in row.cells}, key=natural_key)
-    few = any(best.launches < FEW_LAUNCHES for best in combined.best)
+    few = any(best.of_this_run for best in combined.best)
     last = [f"fastest {THIS_RUN}" if few else "fastest"] if combined.best else []
     cells = [
         (

@@ -162,7 +162,8 @@ def _not_slower(case: GateCase, comparison: Comparison, rules: GateRules) -> tup
     """PASS where a large loss would have been seen; else undecided, with the reason."""
     if comparison.suspect_ratio > 1 + LARGEST_UNSEEN:
         unseen = loss_text(comparison.suspect_ratio)
-        return "UNDECIDED", f"healthy launches vary too much: a loss below {unseen} is not seen"
+        vary = f"healthy launches vary too much: a loss below {unseen} is not seen"
+        return "UNDECIDED", f"{vary}; more of them: commbench baseline add"
     slowest_s = max(launch.median_s for launch in case.healthy)
     if comparison.new_s > slowest_s * (1 + rules.margin):
         reason = _loss_sentence(case, comparison)
