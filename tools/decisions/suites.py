@@ -57,6 +57,9 @@ Noise = Callable[[np.random.Generator, int], np.ndarray]  # logs with mean 0, st
 NOISES: Mapping[str, Noise] = {
     "normal": lambda rng, count: rng.normal(size=count),
     "exponential": lambda rng, count: rng.exponential(size=count) - 1,
+    "outliers": lambda rng, count: (
+        rng.normal(size=count) + (rng.random(count) < 0.05) * rng.exponential(30, size=count)
+    ),
     "heavy-tailed (t3)": lambda rng, count: rng.standard_t(3, size=count) / math.sqrt(3),
 }
 
@@ -130,6 +133,9 @@ class WatchedStore:
 
     rng: np.random.Generator
     spread: float
+    days: float = 0.0  # standard deviation of the logs of their levels
+    turns_a_day: int = 0  # 0: all are of one day
+    noise: str = "normal"
     rule: WatchRule = field(default_factory=lambda: WatchRule(WATCHED, 0.02))
     turn: int = 0
     healthy: list[Run] = field(default_factory=list)
@@ -137,10 +143,19 @@ class WatchedStore:
     changed: list[Run] = field(default_factory=list)
     changes: dict[str, KnownChange] = field(default_factory=dict)
     ended: dict[str, str] = field(default_factory=dict)
+    day: int = 0
+    levels: np.ndarray = field(default_factory=lambda: np.zeros(WATCHED))
 
     def take_turn(self, losses: Sequence[float]) -> None:
         """A turn in which each case takes longer by its loss."""
         self.turn += 1
+        if self.turns_a_day and self.turn % self.turns_a_day == 1 % self.turns_a_day:
+            self.day += 1
+            self.levels = (
+                self.days * self.rng.normal(size=len(losses))
+                if self.days
+                else np.zeros(len(losses))
+            )
         first = self._launch(losses)
         fresh = [self._launch(losses) for _ in range(FRESH)]
         judged = {key: self._judged(key, first, fresh) for key in first.rows}
@@ -162,9 +177,12 @@ class WatchedStore:
     def _launch(self, losses: Sequence[float]) -> FreshLaunch:
         rows: dict[str, Row] = {}
         for number, loss in enumerate(losses):
-            (median_s,) = launches(self.rng, NOISES["normal"], self.spread, 1, loss)
+            (median_s,) = launches(self.rng, NOISES[self.noise], self.spread, 1, loss)
+            median_s *= math.exp(self.levels[number])
             rows[str(number)] = {**ROW, "median_s": median_s, "run_id": f"{self.turn:04}"}
-        return FreshLaunch(Path(), rows, {}, 0)
+        return FreshLaunch(
+            Path(), rows, {Path(f"{self.turn:04}"): {"started_at": f"{self.day:010}"}}, 0
+        )
 
     def _judged(self, key: str, first: FreshLaunch, fresh: Sequence[FreshLaunch]) -> JudgedCase:
         ended = self.ended.get(key, "")

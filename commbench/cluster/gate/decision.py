@@ -14,10 +14,10 @@ case fails or is suspect only if it also is with each of them taken for one laun
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from commbench.analysis.case_names import case_names
-from commbench.cluster.baseline.healthy_launches import HealthyLaunch, group_ratio, medians_s
+from commbench.cluster.baseline.healthy_launches import HealthyLaunch, level_tests, medians_s
 from commbench.cluster.gate.answers import (
     Answer,
     CaseAnswer,
@@ -87,7 +87,12 @@ class GateCase:
         """None where a run has not measured it, or the store too seldom."""
         if not self.new or self.unmeasured_rows or len(self.healthy) < FEW_LAUNCHES:
             return None
-        return compare_launches(medians_s(self.healthy), medians_s(self.new), margin)
+        return compare_launches(
+            medians_s(self.healthy),
+            medians_s(self.new),
+            margin,
+            level_tests=level_tests(self.healthy, self.new),
+        )
 
     def is_left_out(self, rules: GateRules) -> bool:
         """Whether nothing was to be expected: skipped here as in all healthy runs, or only in the
@@ -129,11 +134,9 @@ def _not_compared(case: GateCase, name: str) -> CaseAnswer:
 
 
 def _compared(
-    case: GateCase, name: str, launches: Comparison, verdict: Verdict, rules: GateRules
+    case: GateCase, name: str, comparison: Comparison, verdict: Verdict, rules: GateRules
 ) -> CaseAnswer:
-    of_groups = group_ratio(case.healthy, case.new, rules.margin)
-    comparison = replace(launches, suspect_ratio=max(launches.suspect_ratio, of_groups))
-    if comparison.ratio.value > of_groups and verdict in ("SLOWER", "SUSPECT"):
+    if verdict in ("SLOWER", "SUSPECT"):
         answer, reason = _slower(case, comparison, is_certain=verdict == "SLOWER")
     else:
         answer, reason = _not_slower(case, comparison, rules)

@@ -29,7 +29,7 @@ def turn_lines(
     new = [each.change.since_run for each in judged if each.change and each.is_new]
     for since_run in dict.fromkeys(new):
         lines += _fact_lines(since_run, healthy, launch)
-    return [*lines, *_undecided_lines(judged)]
+    return [*lines, *_day_lines(judged), *_undecided_lines(judged)]
 
 
 def answer_text(judged: Sequence[JudgedCase]) -> str:
@@ -102,6 +102,19 @@ def _time_text(run_id: str) -> str:
         started = datetime.strptime(run_id.partition(".")[0], RUN_ID_TIME)
         return f"{started:%Y-%m-%d %H:%M} UTC"
     return run_id
+
+
+def _day_lines(judged: Sequence[JudgedCase]) -> list[str]:
+    """From which change on one day shows it, in the case where that takes most."""
+    known = [each.days for each in judged if each.days is not None]
+    if not known:
+        return []
+    widest = max(known, key=lambda days: days.told_from)
+    least = f"{100 * (widest.told_from - 1):.2g} %"
+    if widest.between is None:
+        return [f"all healthy launches are of one day: on another, a change shows from {least} on"]
+    differ = f"days differ by {100 * widest.between:.2g} %"
+    return [f"{differ}: one day shows a change from {least} on, several a smaller one"]
 
 
 def _undecided_lines(judged: Sequence[JudgedCase]) -> list[str]:

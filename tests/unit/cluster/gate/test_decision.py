@@ -103,7 +103,7 @@ def test_days_that_differ_are_no_loss() -> None:
     ]
     new = launches([1.2, 1.21, 1.19], "new")
     assert decided(healthy, new).answer in ("PASS", "UNDECIDED")
-    of_one_day = [replace(launch, day="1") for launch in healthy]
+    of_one_day = [replace(launch, day="new") for launch in healthy]
     assert decided(of_one_day, new).answer == "FAIL"
 
 
