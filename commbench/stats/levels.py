@@ -51,6 +51,12 @@ class GroupedLaunches:
         """The share of the variance of a launch's noise that the level of a group has."""
         return float(np.mean([1 / own.size for own in self.by_group.values()]))
 
+    @property
+    def between(self) -> float:
+        """The standard deviation of the levels; 0 for a single group."""
+        return spread(self.levels) if self.levels.size > 1 else 0.0
+
+    @property
     def within(self) -> float:
         """The standard deviation of the launches of a group; 0 where no group has several."""
         residuals = [
@@ -104,16 +110,15 @@ def level_test(base: GroupedLaunches, new: GroupedLaunches) -> LevelTest | None:
     # a disturbed day among a few moves their mean, not their median
     of_new = float(_middle(new.levels).mean()), median_of(new.levels)
     log_ratio = min((level - float(middle.mean()) for level in of_new), key=abs)
-    within = base.within()
-    between = spread(base.levels) if groups > 1 else 0.0
-    usual = max(between, math.hypot(USUAL_LEVELS, within * math.sqrt(base.single_share)))
+    within = base.within
+    usual = max(base.between, math.hypot(USUAL_LEVELS, within * math.sqrt(base.single_share)))
     # groups of fewer launches than those of BASE have more noise
     noise = within * math.sqrt(max(0.0, new.single_share - base.single_share) / new_groups)
     return LevelTest(
         log_ratio,
         math.hypot(usual * math.sqrt(apart), noise),
-        math.hypot(between * math.sqrt(apart), noise),
-        between,
+        math.hypot(base.between * math.sqrt(apart), noise),
+        base.between,
         middle.size - 1,
     )
 

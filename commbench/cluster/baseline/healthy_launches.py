@@ -38,10 +38,7 @@ def level_tests(healthy: Sequence[HealthyLaunch], new: Sequence[HealthyLaunch]) 
     """Of the groupings in which both sides have not the same groups."""
     tests = []
     for group_of in GROUP_OF.values():
-        base, other = (
-            GroupedLaunches(medians_s(side), [*map(group_of, side)]) for side in (healthy, new)
-        )
-        test = level_test(base, other)
+        test = level_test(_grouped(healthy, group_of), _grouped(new, group_of))
         tests += [] if test is None else [test]
     return tests
 
@@ -52,3 +49,16 @@ def levels_differ(
     """Whether new launches are farther away than days and hosts explain; `risk`: the probability of
     that where nothing else differs."""
     return all(test.p_value <= risk for test in level_tests(healthy, new))
+
+
+def level_spread(
+    launches: Sequence[HealthyLaunch], group_of: Callable[[HealthyLaunch], str]
+) -> float:
+    """The standard deviation of the logs of the levels of days, or of sets of hosts; 0 for one."""
+    return _grouped(launches, group_of).between
+
+
+def _grouped(
+    launches: Sequence[HealthyLaunch], group_of: Callable[[HealthyLaunch], str]
+) -> GroupedLaunches:
+    return GroupedLaunches(medians_s(launches), [*map(group_of, launches)])
