@@ -24,9 +24,10 @@ from commbench.results.load import RUNS, find_runs, frame_of, plain, read_cases,
 from commbench.results.run_folder import publish
 from commbench.results.table_files import Damaged, table_of
 from commbench.stats import difference
-from commbench.stats.difference import NOISE_LAUNCHES
+from commbench.stats.difference import ALPHA, NOISE_LAUNCHES
 from commbench.stats.launch_groups import launch_groups
 from commbench.stats.launches import launch_medians
+from commbench.stats.levels import GroupedLaunches, level_test
 from commbench.stats.series import Series
 from commbench.stats.thresholds import SMALLEST_CHANGE
 from commbench.stats.verdict import Comparison, adjusted_p, compare_launches, verdict
@@ -46,6 +47,7 @@ OTHERS = (  # columns that a comparison reads besides the variables
     "label",
     "run_id",
     "trial",
+    "started_at",
     "status",
     "reason",
     "clock",
@@ -79,6 +81,7 @@ COMPARISON_COLUMNS = (
     "p99_ratio",
     "base_groups",
     "new_groups",
+    "day_ratio",
     "reason",
 )
 NUMBER_TYPES = {  # of the columns that are numbers
@@ -326,6 +329,7 @@ def compare(
     but not for certain), SAME or UNDECIDED; the rule is in commbench/stats/verdict.py.
     p_value: Mann-Whitney on launch medians, paired the signed-rank test; null with too few
     launches. p_holm: the same, corrected for all cases. p95_ratio, p99_ratio: median over launches.
+    day_ratio: up to which days alone may differ (95 %), where both sides are of other days.
     sides: both, base, new. Raises ConfigError for sides that can't be compared.
     """
     variables = parse_by(by.split(",") if isinstance(by, str) else by)
@@ -509,6 +513,7 @@ def _statistics(case: _Case, comparison: Comparison, p_holm: float, rules: Rules
     interval = comparison.ratio
     numbers: dict[str, Any] = {
         "ratio": interval.value,
+        "day_ratio": _day_ratio(case.base, case.new),
         "delta": delta,
         "verdict": verdict(comparison, p_holm, delta),
     }
@@ -528,6 +533,18 @@ def _statistics(case: _Case, comparison: Comparison, p_holm: float, rules: Rules
         if base.size and new.size and np.median(base) > 0:
             numbers[name.replace("_s", "_ratio")] = float(np.median(new) / np.median(base))
     return numbers
+
+
+def _day_ratio(base: Sequence[Row], new: Sequence[Row]) -> float | None:
+    """None where both sides have the same days, or these are unknown."""
+    if any(row["started_at"] is None for row in (*base, *new)):
+        return None
+    base_launches, new_launches = (
+        GroupedLaunches(_values_of(side, "median_s"), [str(row["started_at"])[:10] for row in side])
+        for side in (base, new)
+    )
+    test = level_test(base_launches, new_launches)
+    return None if test is None else math.exp(test.distance(ALPHA))
 
 
 def _rate_of(rows: Sequence[Row], median_s: float) -> float | None:

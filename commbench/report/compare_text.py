@@ -184,6 +184,7 @@ def caption(frame: pd.DataFrame, rules: Rules) -> list[str]:
     lines += [f"{word}: {text}" for word, text in VERDICT_MEANINGS.items() if word in given]
     lines += _undecided_advice(frame, rules)
     few = undecidable_text(frame, rules)
+    lines += days_apart(frame)
     return [*lines, *uneven_launches(frame), *([few] if few else [])]
 
 
@@ -203,6 +204,24 @@ def _undecided_advice(frame: pd.DataFrame, rules: Rules) -> list[str]:
     needed = max(math.ceil(max(launches)), launches_needed(len(frame), rules.paired))
     more = f"about {needed} launches of each side" if needed <= LARGEST_ADVICE else "less noise"
     return [f"to decide these: {more}, or --delta {math.ceil(100 * max(deltas))}"]
+
+
+def days_apart(frame: pd.DataFrame) -> list[str]:
+    """How many changes are no larger than those of days alone may be."""
+    changed = [
+        row
+        for row in row_dicts(frame)
+        if row["verdict"] in ("SLOWER", "FASTER") and row["day_ratio"] is not None
+    ]
+    if not changed:
+        return []
+    within = sum(abs(math.log(row["ratio"])) <= math.log(row["day_ratio"]) for row in changed)
+    most = 100 * (max(row["day_ratio"] for row in changed) - 1)
+    return [
+        f"BASE and NEW are of different days, which alone may differ by up to {most:.2g} %:"
+        f" {within} of {plural(len(changed), 'change is', 'changes are')} within that; commbench ab"
+        " measures both in turn"
+    ]
 
 
 def uneven_launches(frame: pd.DataFrame) -> list[str]:

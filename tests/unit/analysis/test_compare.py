@@ -208,6 +208,17 @@ def test_a_rigorous_run_is_several_launches_but_one_of_a_pair() -> None:
     assert (record["base_launches"], record["verdict"]) == (2, "UNDECIDED")
 
 
+def test_sides_of_different_days_say_how_much_days_alone_may_differ() -> None:
+    """One day each: 3 % for both levels, exceeded in 5 %."""
+    monday, tuesday = (pd.Timestamp(f"2026-11-{day} 12:00", tz="UTC") for day in (23, 24))
+    new = [1.1 * median_s for median_s in QUIET]
+    apart = compare(launches(QUIET, started_at=monday), launches(new, started_at=tuesday))
+    assert apart.day_ratio[0] == pytest.approx(math.exp(1.96 * math.sqrt(2) * 0.03), rel=1e-3)
+    same = compare(launches(QUIET, started_at=monday), launches(new, started_at=monday))
+    assert math.isnan(same.day_ratio[0])
+    assert math.isnan(compare(launches(QUIET), launches(new)).day_ratio[0])
+
+
 def test_the_p_value_of_pairs_is_that_of_pairs() -> None:
     """Under a drift that both share the sides overlap: Mann-Whitney has p = 0.6."""
     drift = [1e-3 * (1 + step / 5) for step in range(10)]

@@ -23,6 +23,7 @@ from commbench.report.compare_text import (
     comparison_cells,
     comparison_summary,
     comparison_table,
+    days_apart,
     differing_facts,
     drift_text,
     launches_text,
@@ -382,3 +383,18 @@ def test_a_damaged_folder_is_left_out_and_named(tmp_path: Path, text: str) -> No
     (tmp_path / "ab.json").write_text(text)
     results, (problem,) = read_ab_results([tmp_path])
     assert results == [] and problem.startswith(f"comparison of {tmp_path}: ")
+
+
+def test_a_change_between_two_days_says_what_days_alone_may_be() -> None:
+    changes = [("SLOWER", 1.05, 1.08), ("FASTER", 0.8, 1.09), ("SAME", 1.0, 1.2)]
+    rows = [
+        dict.fromkeys(COMPARISON_COLUMNS)
+        | {"verdict": verdict, "ratio": ratio, "day_ratio": day_ratio}
+        for verdict, ratio, day_ratio in changes
+    ]
+    frame = pd.DataFrame(rows, columns=list(COMPARISON_COLUMNS)).astype(NUMBER_TYPES)
+    assert days_apart(frame) == [
+        "BASE and NEW are of different days, which alone may differ by up to 9 %: 1 of 2 changes"
+        " are within that; commbench ab measures both in turn"
+    ]
+    assert days_apart(frame[frame["verdict"] == "SAME"]) == []
