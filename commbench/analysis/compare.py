@@ -24,9 +24,10 @@ from commbench.results.load import RUNS, find_runs, frame_of, plain, read_cases,
 from commbench.results.run_folder import publish
 from commbench.results.table_files import Damaged, table_of
 from commbench.stats import difference
-from commbench.stats.difference import NOISE_LAUNCHES
+from commbench.stats.difference import ALPHA, NOISE_LAUNCHES
 from commbench.stats.launch_groups import launch_groups
 from commbench.stats.launches import launch_medians
+from commbench.stats.levels import GroupedLaunches, level_test
 from commbench.stats.series import Series
 from commbench.stats.thresholds import SMALLEST_CHANGE
 from commbench.stats.verdict import Comparison, adjusted_p, compare_launches, verdict
@@ -46,6 +47,7 @@ OTHERS = (  # columns that a comparison reads besides the variables
     "label",
     "run_id",
     "trial",
+    "started_at",
     "status",
     "reason",
     "clock",
@@ -79,6 +81,7 @@ COMPARISON_COLUMNS = (
     "p99_ratio",
     "base_groups",
     "new_groups",
+    "day_ratio",
     "reason",
 )
 NUMBER_TYPES = {  # of the columns that are numbers
@@ -105,12 +108,18 @@ class Side:
 
 @dataclass(frozen=True)
 class ComparedVariable:
-    """A variable in which BASE and NEW may differ; the values, where given, select the rows of each
-    side."""
+    """A variable in which BASE and NEW may differ, or an entry of a map (`env.NAME`); the values,
+    where given, select the rows of each side."""
 
     name: str
     base: str | None = None
     new: str | None = None
+
+    @property
+    def entry(self) -> tuple[str, str] | None:
+        """The map and the name in it; None for a whole variable."""
+        column, dot, name = self.name.partition(".")
+        return (column, name) if dot else None
 
     @property
     def is_given(self) -> bool:
@@ -125,8 +134,8 @@ class ComparedVariable:
 
 
 def parse_by(words: Iterable[str]) -> tuple[ComparedVariable, ...]:
-    """`backend` or `backend=gloo:mpi`; raises ConfigError for unknown variables and for the
-    payload."""
+    """`backend`, `backend=gloo:mpi` or `env.NAME=1:36`; raises ConfigError for unknown variables
+    and for the payload."""
     variables = []
     for word in filter(None, map(str.strip, words)):
         name, given, values = word.partition("=")
@@ -135,7 +144,8 @@ def parse_by(words: Iterable[str]) -> tuple[ComparedVariable, ...]:
             raise ConfigError(
                 f"--by {name}: different payloads can't be compared; allowed: {allowed}"
             )
-        if name not in COMPARABLE:
+        column, _, entry = name.partition(".")
+        if name not in COMPARABLE and not (column in MAPS and entry):
             raise ConfigError(f"--by {name} is not a variable; allowed: {allowed}")
         base, colon, new = values.partition(":")
         if given and not (base and colon and new):
@@ -192,17 +202,18 @@ def select_rows(side: Side, by: Sequence[ComparedVariable]) -> Side:
     cases = side.cases
     for variable in by:
         wanted = getattr(variable, side.name.lower())
-        if wanted is None:
-            continue
-        values = _values(cases, variable.name)
-        if wanted not in set(values):
-            listed = ", ".join(sorted(set(values), key=natural_key))
-            raise ConfigError(
-                f"{side.name} has no case with {variable.name}={wanted}; it has {listed}"
-            )
-        cases = cases[values == wanted]
+        if wanted is not None:
+            values = _values(cases, variable)
+            if wanted not in set(values):
+                listed = ", ".join(sorted(set(values), key=natural_key))
+                raise ConfigError(
+                    f"{side.name} has no case with {variable.name}={wanted}; it has {listed}"
+                )
+            cases = cases[values == wanted]
+        if variable.entry:
+            cases = _without_entry(cases, *variable.entry)
     if len(cases) == len(side.cases):
-        return side
+        return replace(side, cases=cases)
     own = set(cases["run_id"])
     runs = tuple(run for run in side.runs if run.get("run_id") in own)
     given = [(each.name, getattr(each, side.name.lower())) for each in by if each.is_given]
@@ -211,12 +222,26 @@ def select_rows(side: Side, by: Sequence[ComparedVariable]) -> Side:
     return replace(side, cases=cases, runs=runs, label=label)
 
 
-def _values(cases: pd.DataFrame, name: str) -> pd.Series[str]:
-    """The values of a variable as texts, those of a map without what all rows of a backend have."""
-    if name not in MAPS:
-        return cases[name].map(variable_text)
+def _without_entry(cases: pd.DataFrame, column: str, entry: str) -> pd.DataFrame:
+    """The rows with the rest of a map, which must be the same on both sides."""
     import pandas as pd
 
+    maps = (row[column] or {} for row in row_dicts(cases[[column]]))
+    rest = [{name: each[name] for name in each if name != entry} for each in maps]
+    return cases.assign(**{column: pd.Series(rest, index=cases.index, dtype=object)})
+
+
+def _values(cases: pd.DataFrame, variable: ComparedVariable) -> pd.Series[str]:
+    """The values of a variable as texts, those of a map without what all rows of a backend have."""
+    import pandas as pd
+
+    name = variable.name
+    if variable.entry:
+        column, entry = variable.entry
+        maps = (row[column] or {} for row in row_dicts(cases[[column]]))
+        return pd.Series([variable_text(each.get(entry)) for each in maps], index=cases.index)
+    if name not in MAPS:
+        return cases[name].map(variable_text)
     reduced = without_shared(row_dicts(cases[["backend", *MAPS]]))
     return pd.Series([variable_text(row[name]) for row in reduced], index=cases.index)
 
@@ -225,7 +250,7 @@ def by_two_values(source: Side, by: Sequence[ComparedVariable]) -> tuple[Compare
     """`by` with the two values that its first variable has in one source: BASE is the first of
     them. Raises ConfigError where it has not two."""
     first, *others = by
-    values = sorted(set(_values(source.cases, first.name)), key=natural_key)
+    values = sorted(set(_values(source.cases, first)), key=natural_key)
     if len(values) != 2:
         listed = ", ".join(values)
         raise ConfigError(
@@ -304,6 +329,7 @@ def compare(
     but not for certain), SAME or UNDECIDED; the rule is in commbench/stats/verdict.py.
     p_value: Mann-Whitney on launch medians, paired the signed-rank test; null with too few
     launches. p_holm: the same, corrected for all cases. p95_ratio, p99_ratio: median over launches.
+    day_ratio: up to which days alone may differ (95 %), where both sides are of other days.
     sides: both, base, new. Raises ConfigError for sides that can't be compared.
     """
     variables = parse_by(by.split(",") if isinstance(by, str) else by)
@@ -366,7 +392,7 @@ class Joined(NamedTuple):
 def _joined(base: Side, new: Side, by: Sequence[ComparedVariable]) -> Joined:
     """The rows that belong together; raises ConfigError where both sides have no case in common."""
     changed = changed_backends(base, new)
-    names = tuple(variable.name for variable in by)
+    names = tuple(variable.name for variable in by if not variable.entry)
     # gloo has no native engine, mpi has: where nothing is in common without it, a backend brings
     # its engine
     brought = dict.fromkeys(
@@ -487,6 +513,7 @@ def _statistics(case: _Case, comparison: Comparison, p_holm: float, rules: Rules
     interval = comparison.ratio
     numbers: dict[str, Any] = {
         "ratio": interval.value,
+        "day_ratio": _day_ratio(case.base, case.new),
         "delta": delta,
         "verdict": verdict(comparison, p_holm, delta),
     }
@@ -506,6 +533,18 @@ def _statistics(case: _Case, comparison: Comparison, p_holm: float, rules: Rules
         if base.size and new.size and np.median(base) > 0:
             numbers[name.replace("_s", "_ratio")] = float(np.median(new) / np.median(base))
     return numbers
+
+
+def _day_ratio(base: Sequence[Row], new: Sequence[Row]) -> float | None:
+    """None where both sides have the same days, or these are unknown."""
+    if any(row["started_at"] is None for row in (*base, *new)):
+        return None
+    base_launches, new_launches = (
+        GroupedLaunches(_values_of(side, "median_s"), [str(row["started_at"])[:10] for row in side])
+        for side in (base, new)
+    )
+    test = level_test(base_launches, new_launches)
+    return None if test is None else math.exp(test.distance(ALPHA))
 
 
 def _rate_of(rows: Sequence[Row], median_s: float) -> float | None:

@@ -28,7 +28,6 @@ PLAN_COLUMNS = (
     TableColumn("message", right=True),
     TableColumn("cases", right=True, priority=1),
     TableColumn("memory / node", right=True, priority=2),
-    TableColumn("about", right=True, priority=1),
 )
 
 
@@ -159,7 +158,8 @@ def _plan_text(settings: Settings, alike: Sequence[AlikeCases], more_notes: Sequ
     lines = _plan_lines(alike, names)
     reasons = list(dict.fromkeys(line.skip for line in lines if line.skip is not None))
     several = any(line.cases > 1 for line in lines)
-    columns = [*(TableColumn(name) for name in names), *PLAN_COLUMNS]
+    time = TableColumn(_estimated(settings), right=True, priority=1)
+    columns = [*(TableColumn(name) for name in names), *PLAN_COLUMNS, time]
     rows = [
         [
             *(line.text(name) for name in names),
@@ -208,8 +208,12 @@ def _plan_sums(settings: Settings, lines: Sequence[_PlanLine]) -> str:
     )
     rounds = f" ({pairs:,} pairs)" if pairs else ""
     noun = "case" if cases == 1 else "cases"
-    word = "about" if settings.timing.repetitions is None else "at most"
     return (
-        f"{what}: {cases:,} {noun}{rounds}, {measured:,} to measure, {word} {total}; nothing was"
-        " started"
+        f"{what}: {cases:,} {noun}{rounds}, {measured:,} to measure,"
+        f" {_estimated(settings)} {total}; nothing was started"
     )
+
+
+def _estimated(settings: Settings) -> str:
+    """A number of repetitions has no time: only what the budget allows is known."""
+    return "about" if settings.timing.repetitions is None else "at most"

@@ -26,6 +26,7 @@ from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.states import UNFINISHED, status_of_run
 from commbench.core.terminal import Terminal, print_error, printable
+from commbench.core.variables import NAMES
 from commbench.hardware.host import is_busy, load_facts
 from commbench.hardware.resource_limits import cpu_limit_cores
 from commbench.hardware.sources import ROOT
@@ -54,7 +55,7 @@ from commbench.runtime.recovery import FINISHED, Resume, count_suspect
 from commbench.runtime.world_end import end_interrupted, has_launches_left
 
 from . import annexes
-from .jobs import interrupted_status, print_answer, starts_ranks, swept
+from .jobs import differing_words, interrupted_status, print_answer, starts_ranks, swept
 from .options import CommandParser
 from .plans import print_plan, print_plans
 from .rank import identity_here, run_rank, run_session
@@ -130,15 +131,25 @@ def _run_in_given_world(requested: RequestedJobs, identity: RankIdentity) -> int
         raise ConfigError("; ".join(requested.refused))
     if requested.fresh_worlds:
         sweep = (
-            f"a sweep starts its own ranks, but a launcher has started these {identity.size}; run"
-            " these one by one:"
+            f"a sweep starts its own ranks, but a launcher has started these {identity.size};"
+            " start each with that launcher:"
         )
-        raise ConfigError("\n  ".join([sweep, *(shlex.join(job.overrides) for job in jobs)]))
+        commands = [f"commbench {shlex.join(job.overrides)}" for job in jobs]
+        raise ConfigError("\n  ".join([sweep, *commands, *_how_to_compare(jobs)]))
     if not jobs[0].settings.plan:
         return run_rank(jobs[0], identity)
     if identity.rank == 0:
         print_plan(jobs[0].settings, identity.size)
     return 0
+
+
+def _how_to_compare(jobs: Sequence[Job]) -> Iterator[str]:
+    """The command that compares the runs of two jobs that differ in one variable."""
+    words = differing_words(jobs)
+    keys = {word.partition("=")[0] for own in words for word in own}
+    if len(jobs) == 2 and len(keys) == 1 and keys <= {*NAMES} and all(map(len, words)):
+        base, new = (own[-1].partition("=")[2] for own in words)
+        yield f"commbench compare {jobs[0].settings.output} --by {keys.pop()}={base}:{new}"
 
 
 def run_one(*overrides: str | Mapping[str, Any], **keys: Any) -> Path:
@@ -321,7 +332,10 @@ def _run_locked(job: Job, folder: str, resume: Resume | None) -> int:
     if settings.backend.hosts_ranks:
         rest_rank_server()
         with _naming_the_rest(folder):
-            return run_session(job, None, folder, resume)
+            status = run_session(job, None, folder, resume)
+            while has_launches_left(read_record(folder)):
+                status = run_session(job, None, folder, Resume.LAUNCH)
+        return status
     launcher = launcher_of(settings)
     layout = Layout.around(settings.layouts)
     job = job.with_layout(layout)

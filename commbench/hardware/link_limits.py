@@ -230,13 +230,13 @@ def _core_copies_limit(
 
 
 def communicating_ranks(planned: Planned) -> Sequence[int]:
-    """The world ranks of a collective or of a single pair; none for several pairs at once, which
-    share no path."""
+    """The world ranks of a collective, of a single pair, or of pairs that are timed together; none
+    for the pairs of a round, which are timed each by itself and share no path."""
     if not planned.case.pairs:
         return planned.members
-    if len(planned.case.pairs) > 1:
+    if len(planned.case.pairs) > 1 and "pairs" not in planned.benchmark.axes:
         return []
-    return [planned.members[rank] for rank in planned.case.pairs[0]]
+    return [planned.members[rank] for rank in sorted(planned.case.pair_by_rank)]
 
 
 def crossing_share(planned: Planned, layout: Layout | None = None) -> float | None:

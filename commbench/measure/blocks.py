@@ -10,6 +10,7 @@ import numpy as np
 
 from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.protocols import Runner
+from commbench.hardware.host import core_wait_s
 
 from .collector import SampleCollector
 from .counters import CounterReader
@@ -35,7 +36,8 @@ class BlockResult:
 
 class Blocks:
     """Runs one block after another. `spent_s` is the time in them, `loop_s` that in their
-    repetitions, since the last restart of the clock."""
+    repetitions, `waited_s` that of it in which the timed thread was ready but had no core (NaN
+    where the kernel does not tell), all since the last restart of the clock."""
 
     def __init__(
         self, setup: VisitSetup, collector: SampleCollector, counters: CounterReader
@@ -44,12 +46,12 @@ class Blocks:
         self._collector = collector
         self._counters = counters
         self.last = BlockResult()
-        self.spent_s = 0.0
-        self.loop_s = 0.0
+        self.restart_clock()
 
     def restart_clock(self) -> None:
         self.spent_s = 0.0
         self.loop_s = 0.0
+        self.waited_s = 0.0
 
     def bounded(self, n: int) -> int:
         """At most n repetitions, as many as rank 0 can receive."""
@@ -64,6 +66,7 @@ class Blocks:
         unsupported = False
         begin_s = time.perf_counter()
         setup.progress.enter(meeting, runner, setup.deadline_s)
+        waited_before_s = core_wait_s()
         loop_begin_s = time.perf_counter()
         try:
             stamps = runner(n)
@@ -71,6 +74,7 @@ class Blocks:
             problem = str(error)
             unsupported = isinstance(error, Unsupported)
         ran_s = time.perf_counter() - loop_begin_s
+        self.waited_s += core_wait_s() - waited_before_s
         setup.progress.enter(f"the meeting after {meeting}" + (f", {problem}" if problem else ""))
         self._counters.after_block(phase)
         parts = setup.control.collect(stamps, setup.deadline_s, meeting)

@@ -246,6 +246,8 @@ class CaseVisit:
         setup.progress.enter(f"the check at the {when} of {setup.planned.case}")
         if when == "end":
             self._counters.after_phase("measure")
+            if not setup.planned.case.has_model_clock:
+                self._counters.read_core_wait(self._blocks.waited_s, self._blocks.loop_s)
         several_visits = setup.settings.timing.visits > 1
         if when != "middle" and several_visits and len(setup.communicator.hosted) == 1:
             self._counters.read_interference()

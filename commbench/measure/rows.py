@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from statistics import median
@@ -22,12 +22,13 @@ from commbench.results.flags import FLAGS
 from commbench.results.row import Measured, Row
 from commbench.stats.interval import Interval
 from commbench.stats.ramp import Ramp
-from commbench.stats.series import summarise, tukey_outliers
+from commbench.stats.series import Modes, summarise, tukey_outliers
+from commbench.stats.thresholds import WAITED_SHARE
 
 from .conditions import Conditions, fits_in_cache
 from .samples import Failure, Refused, Wrong
 from .traffic_columns import traffic_columns
-from .visits import CaseRecord, Visit, changes, estimate, spread
+from .visits import CaseRecord, Visit, changes, estimate, modes_of, spread
 
 VISIBLE_SHARE = 0.05  # of a number: larger disturbances are flagged
 CALL_SHARE = 0.1  # of the median that the call itself may take
@@ -218,10 +219,12 @@ def row(
 def _numbers(facts: RowFacts, record: CaseRecord) -> dict[str, Any]:
     """Each column from one of five sources, and what is said about them together."""
     visits = record.visits
-    median = estimate(visits, facts.conditions.z)
+    modes = modes_of(visits)
+    median = _around_modes(estimate(visits, facts.conditions.z), modes)
     rates = rate_columns(facts, median)
     numbers = (
         median_columns(visits, median)
+        | _mode_columns(modes)
         | time_columns(facts.planned, visits)
         | rates
         | visit_columns(facts, visits)
@@ -238,6 +241,24 @@ def _numbers(facts: RowFacts, record: CaseRecord) -> dict[str, Any]:
         "stop_reason": record.stop_reason,
         "reason": "; ".join(filter(None, reasons)) or None,
         "warnings": tuple(name for name in FLAGS if raised.get(name)),
+    }
+
+
+def _around_modes(median: Interval, modes: Modes | None) -> Interval:
+    """The interval with both typical times in it: a repetition takes one of them, and the median
+    stays at one or the other by chance."""
+    if modes is None or not median.is_known:
+        return median
+    return replace(median, low=min(median.low, modes.fast), high=max(median.high, modes.slow))
+
+
+def _mode_columns(modes: Modes | None) -> dict[str, Any]:
+    if modes is None:
+        return {}
+    return {
+        "fast_mode_s": modes.fast,
+        "slow_mode_s": modes.slow,
+        "slow_share": modes.slow_share,
     }
 
 
@@ -276,6 +297,7 @@ def visit_columns(facts: RowFacts, visits: Sequence[Visit]) -> dict[str, Any]:
     first = visits[0]
     last = visits[-1]
     skews_s = [visit.skew_s for visit in visits if visit.skew_s is not None]
+    waits = [visit.core_wait_share for visit in visits if visit.core_wait_share is not None]
     retransmits = [count for visit in visits for count in visit.retransmits.values()]
     return {
         "block_k": last.block_k,
@@ -291,6 +313,7 @@ def visit_columns(facts: RowFacts, visits: Sequence[Visit]) -> dict[str, Any]:
         "visits_s": None if facts.planned.case.has_model_clock else last.end_s,
         # the time between the starts of the first and the last rank
         "skew_s": median(skews_s) if facts.has_one_clock and skews_s else None,
+        "core_wait_share": median(waits) if waits else None,
     }
 
 
@@ -379,6 +402,7 @@ def _machine_flags(
         "overhead": (
             timer_s > VISIBLE_SHARE * sample_s or (case.engine == "python" and is_host_bound)
         ),
+        "waited": (numbers["core_wait_share"] or 0.0) > WAITED_SHARE,
         "throttled": any(visit.is_throttled for visit in visits),
         "skewed": (numbers["skew_s"] or 0.0) > VISIBLE_SHARE * sample_s,
     }

@@ -20,6 +20,7 @@ RUNNING = "running"  # stop reason of the samples of a visit that goes on: of a 
 HEADLINES = get_args(Headline)
 # counters
 RETRANSMITS = "measured.retransmits"  # see MeasuredCounters
+CORE_WAIT = "measured.core_wait_share"  # of the repetitions: see Blocks.waited_s
 MEASURED_HOST_BOUND = "measured.host_bound_repetitions"
 GPU_THROTTLE_REASONS = "gpu.throttle_reasons"
 
@@ -171,6 +172,11 @@ def readings(counts: Iterable[Counts], name: str) -> list[tuple[int, float]]:
 def is_throttled(counts: Iterable[Counts]) -> bool:
     """Whether a GPU lowered its clock."""
     return any(throttled(int(mask)) for _, mask in readings(counts, GPU_THROTTLE_REASONS))
+
+
+def core_wait_share(counts: Iterable[Counts]) -> float | None:
+    """Of the measured time of the rank that waited longest for a core; None where unknown."""
+    return max((share for _, share in readings(counts, CORE_WAIT)), default=None)
 
 
 def host_bound_share(counts: Iterable[Counts], repetitions: int) -> float:

@@ -95,7 +95,8 @@ def run_in_world(request: Request, identity: RankIdentity | None) -> int:
 def _completed(settings: Settings, world: World, has_parent: bool) -> Settings:
     """The settings with what the world decides. Raises ConfigError for layouts that do not fit."""
     launches = settings.timing.launches
-    if not has_parent and launches > 1:  # nobody is there to start another world
+    # nobody is there to start another world
+    if launches > 1 and not has_parent and not world.is_hosted:
         if world.rank == 0:
             print_error(f"timing.launches={launches}: {ONE_LAUNCH}")
         settings = replace(settings, timing=replace(settings.timing, launches=1))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import itertools
 import math
+import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,6 +50,7 @@ from .section import Figure, clean
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
     from numpy.typing import NDArray
 
 INCHES = (6.4, 3.5)
@@ -65,6 +68,8 @@ SETTINGS: dict[Any, Any] = {
     "legend.frameon": False,
     "legend.fontsize": 8,
 }
+PNG_DPI = 200
+TITLE_LETTERS = 70  # in a line
 MOST_LINES = 12
 MOST_LAYOUT_POINTS = 200
 ROOM = 1.15  # of an axis, beyond the data, as a factor
@@ -99,12 +104,24 @@ def _drawn(title: str, size: tuple[float, float] = INCHES) -> Iterator[tuple[Axe
             fitting = int(size[0] * LETTERS_PER_INCH / max(map(len, labels)))
             columns = max(1, min(MOST_LEGEND_COLUMNS, fitting))
             drawing.legend(handles, labels, loc="outside lower center", ncols=columns)
-        file = io.BytesIO()
-        drawing.savefig(
-            file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        )
-    svg = clean(file.getvalue().decode()).encode()
-    made.append(Figure(clean(title), svg, size[0] == WIDE_INCHES[0]))
+        svg = _image(drawing, "svg")
+    titled = partial(_titled_image, drawing, clean(title))
+    made.append(Figure(clean(title), svg, size[0] == WIDE_INCHES[0], titled))
+
+
+def _image(drawing: Drawing, form: str) -> bytes:
+    file = io.BytesIO()
+    nameless = dict.fromkeys(("Creator", "Date", "Format", "Type")) if form == "svg" else None
+    drawing.savefig(file, format=form, dpi=PNG_DPI, metadata=nameless)
+    return clean(file.getvalue().decode()).encode() if form == "svg" else file.getvalue()
+
+
+def _titled_image(drawing: Drawing, title: str, form: str) -> bytes:
+    import matplotlib
+
+    with matplotlib.rc_context(SETTINGS):
+        drawing.suptitle(textwrap.fill(title, TITLE_LETTERS), fontsize=10)
+        return _image(drawing, form)
 
 
 def _log_axis(

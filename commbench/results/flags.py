@@ -24,6 +24,11 @@ FLAGS = {
         "there are more threads than cores, or several ranks share one GPU",
         "use fewer ranks per node, or a machine with more cores or GPUs",
     ),
+    "waited": Flag(
+        "a rank was ready but had no core for more than 5 % of the measured time (column"
+        " core_wait_share): other processes or threads had it",
+        "end other load, use fewer ranks per node, or take the time as an upper bound",
+    ),
     "throttled": Flag(
         "a GPU lowered its clock during the measurement: heat, power or a hardware brake",
         "look at clocks and temperature in counters.parquet; improve the cooling, raise the power"

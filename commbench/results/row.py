@@ -153,6 +153,10 @@ class Row(Variables, Mapping[str, Any]):
     skew_s: float | None = result(
         "from the first to the last rank's start; null without a common clock", unit="s"
     )
+    core_wait_share: float | None = result(
+        "of the measured time: ready to run, but without a core; rank that waited longest, median"
+        " over visits; null where the kernel does not tell"
+    )
     min_s: float | None = result("fastest operation", unit="s")
     median_s: float | None = result(
         "median operation: half a round trip, one message, or one collective; of a soak of a"
@@ -168,7 +172,10 @@ class Row(Variables, Mapping[str, Any]):
     interval_level: float | None = result(
         "confidence level of the interval, such as 0.95, or 0.75 for 3 visits"
     )
-    visits: int | None = result("measurements of the case across the run; median_s is their median")
+    visits: int | None = result(
+        "measurements of the case across the run; median_s is their median, over launches that of the"
+        " launches'"
+    )
     visit_spread: float | None = result("largest over smallest median of the visits")
     visits_s: float | None = result(
         "from the start of the first visit to the end of the last, without the time between"
@@ -179,6 +186,13 @@ class Row(Variables, Mapping[str, Any]):
         "median of each visit, in chronological order", unit="s"
     )
     visit_launches: tuple[float, ...] | None = result("launch of each visit")
+    fast_mode_s: float | None = result(
+        "two typical times, at least a factor of 2 apart: the median of the faster repetitions;"
+        " else null",
+        unit="s",
+    )
+    slow_mode_s: float | None = result("the same of the slower repetitions", unit="s")
+    slow_share: float | None = result("the share of the slower repetitions")
     mean_s: float | None = result("mean operation", unit="s")
     p90_s: float | None = result(
         "nearest rank; null below 29 samples, or if a sample is several operations", unit="s"

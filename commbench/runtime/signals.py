@@ -139,7 +139,7 @@ def begin_session() -> None:
     for a core that the processes of other sessions have."""
     if os.getsid(0) == os.getpid():
         return
-    with suppress(PermissionError):  # the parent is in another session
+    with suppress(OSError):  # the parent is in another session, or has ended
         if os.getpgrp() == os.getpid():  # mpirun's ranks lead a group, which setsid refuses
             os.setpgid(0, os.getpgid(os.getppid()))
         os.setsid()

@@ -77,7 +77,7 @@ def supervise(
         with output:
             supervisor = _Supervisor(start(), folder, ends_file, stopped_s, closing_s)
             if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
-                handlers[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, supervisor.suspend)
+                handlers |= set_handlers({signal.SIGTSTP: supervisor.suspend})
             try:
                 supervisor.wait()
             except (KeyboardInterrupt, SystemExit) as stop:

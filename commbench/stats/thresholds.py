@@ -6,12 +6,15 @@ from __future__ import annotations
 SMALLEST_CHANGE = 0.02  # compare, ab, watch: a larger difference can be SLOWER or FASTER
 SUSPECT_SPREADS = 4.0  # of launches, from their median: compare, ab, accept
 CHANGED_SPREADS = 3.0  # watch, where fresh launches decide
+FALSE_CHANGES = 1e-4  # watch: of turns without a change, by days that differ alone
 TOLERATED_LOSS = 0.05  # accept: a loss that does not FAIL
 LARGEST_UNSEEN = 0.30  # accept: no PASS where a larger loss could not be seen
 GUIDELINE_MARGIN = 0.05  # smaller ones are real, as of other addresses, but nothing to mend
+WAITED_SHARE = 0.05  # of the measured time in which a rank was ready but had no core
 SLOW_FACTOR = 1.2  # of a pair's median over that of the others of its class
 UNCERTAIN_SLOW_FACTOR = 2.0  # of a pair whose median is in doubt
 SLOW_SPREADS = 3.0  # and by how many spreads of its class
 FULL_SPEED_SHARE = 0.95  # of the rate that a ramp ends with
 FAR_FROM_NORMAL = 1.5  # a factor beyond a published range
 FALSE_ALARMS = 0.01  # of healthy suites that fail, and of healthy clusters with a node named
+USUAL_LEVELS = 0.03  # standard deviation of days and of hosts, where few show how they differ

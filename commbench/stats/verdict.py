@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -34,11 +33,12 @@ from commbench.stats.difference import (
 )
 from commbench.stats.interval import Interval
 from commbench.stats.launches import FEW_LAUNCHES
+from commbench.stats.levels import LevelTest, spread
 from commbench.stats.series import Series
 from commbench.stats.thresholds import SMALLEST_CHANGE, SUSPECT_SPREADS
 
 Verdict = Literal["SLOWER", "FASTER", "SUSPECT", "SAME", "UNDECIDED"]
-TRIMMED = 6  # one of so many launches is left out at each end
+SUSPECT_RISK = math.erfc(SUSPECT_SPREADS / math.sqrt(2))
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class Comparison:
     p_value: float
     suspect_ratio: float
     launches: tuple[int, int]
+    level_ratio: float = 1.0
 
     @property
     def is_decidable(self) -> bool:
@@ -63,9 +64,16 @@ class Comparison:
         return self.ratio.is_known
 
 
-def compare_launches(base: Series, new: Series, margin: float, paired: bool = False) -> Comparison:
+def compare_launches(
+    base: Series,
+    new: Series,
+    margin: float,
+    paired: bool = False,
+    level_tests: Sequence[LevelTest] = (),
+) -> Comparison:
     """The medians of launches in seconds; `margin`: a relative change that is tolerated. paired:
-    launches with the same index ran next to each other."""
+    launches with the same index ran next to each other. `level_tests`: of their days and hosts,
+    where these are not the same."""
     launches = base.size, new.size
     value = ratio(base, new, paired)
     interval = Interval(value, n=min(launches), of="launches")
@@ -73,13 +81,19 @@ def compare_launches(base: Series, new: Series, margin: float, paired: bool = Fa
     if ALPHA * outcomes(*launches, paired) >= 2:
         interval = ratio_interval(base, new, paired)
         p_value = signed_rank(base, new) if paired else mann_whitney(base, new)
+    p_value = max([p_value, *(each.p_value for each in level_tests)])
+    level_distance = max([0.0, *(each.distance(SUSPECT_RISK) for each in level_tests)])
+    level_ratio = math.exp(level_distance)
+    is_few = base.size < FEW_LAUNCHES
+    suspect_from = math.inf if is_few else suspect_ratio(base, new.size, margin)
     return Comparison(
         float(np.median(base)),
         float(np.median(new)),
         interval,
         p_value,
-        suspect_ratio(base, new.size, margin) if base.size >= FEW_LAUNCHES else math.inf,
+        max(suspect_from, level_ratio),
         launches,
+        level_ratio,
     )
 
 
@@ -87,18 +101,8 @@ def suspect_ratio(
     base: Series, new_launches: int, margin: float, spreads: float = SUSPECT_SPREADS
 ) -> float:
     """The ratio of medians from which NEW, of so many launches, is suspect; needs two launches."""
-    distance = spreads * spread(base) * math.sqrt(1 / new_launches + 1 / base.size)
+    distance = spreads * spread(np.log(base)) * math.sqrt(1 / new_launches + 1 / base.size)
     return math.exp(max(math.log1p(margin), distance))
-
-
-def spread(times: Series) -> float:
-    """The standard deviation of the logs of times, from the range of the middle ones over the range
-    expected of a normal distribution (Blom, Statistical Estimates, 1958: (i - 3/8) / (n + 1/4))."""
-    count = times.size
-    left_out = count // TRIMMED
-    ordered = np.sort(np.log(times))
-    expected = 2 * NormalDist().inv_cdf((count - left_out - 0.375) / (count + 0.25))
-    return float(ordered[count - 1 - left_out] - ordered[left_out]) / expected
 
 
 def verdict(
@@ -112,7 +116,7 @@ def verdict(
         return "SLOWER"
     if p_adjusted <= alpha and high < 1 / least and value < 1 / (1 + margin):
         return "FASTER"
-    if value > comparison.suspect_ratio or low > 1 + margin:
+    if value > comparison.suspect_ratio or low > max(1 + margin, comparison.level_ratio):
         return "SUSPECT"
     is_within = 1 / (1 + margin) <= low and high <= 1 + margin
     return "SAME" if is_within else "UNDECIDED"

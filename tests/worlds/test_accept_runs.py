@@ -62,7 +62,7 @@ def test_a_slow_rank_is_a_slower_case_and_no_other_case(
 
 
 @pytest.mark.usefixtures("outside_any_world")
-def test_what_is_suspect_is_measured_again_and_fresh_launches_decide(
+def test_what_is_open_is_measured_again_and_all_launches_decide(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = healthy_store(tmp_path)
@@ -72,8 +72,8 @@ def test_what_is_suspect_is_measured_again_and_fresh_launches_decide(
     seen = capsys.readouterr()
     text = " ".join(seen.out.split())
     assert text.startswith("FAIL: ") and "of 8 cases 6 fail, 2 pass" in text
-    assert "6 suspect cases of RESULTS measured again in " in text
-    assert "accept: 6 suspect cases: measured again in " in seen.err
+    assert "8 open cases of RESULTS measured again in " in text
+    assert "accept: 8 open cases: measured again in " in seen.err
     again = tmp_path.with_name(f"{tmp_path.name}-again")
     assert len(list(again.iterdir())) >= 5, "no part of RESULTS"
     cases = str(slow / "cases.parquet")

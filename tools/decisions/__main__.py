@@ -26,7 +26,7 @@ from suites import (
 
 from commbench.cluster.gate.answers import ORDER, Answer
 
-SUITES = 200
+SUITES = 100
 STORES = 100
 HEALTHY = {HEALTHY_TURNS: STORES, 100: 20}  # turns before a step: how many stores
 TURNS = 12  # after a step
@@ -36,6 +36,20 @@ AGAIN = ((3, 3, 0.10), (3, 1, 0.10), (8, 1, 0.10), (8, 1, 0.03))
 LAUNCHES = ((3, 1), (8, 1), (20, 1), (3, 3), (8, 3), (20, 3), (3, 8), (8, 8), (20, 8))
 SPREADS = (0.01, 0.03, 0.10)
 LOSSES = (0.05, 0.10, 0.30)
+DAYS = ((1, 0.01), (1, 0.03), (3, 0.03), (8, 0.03))  # of the baseline, and how much they differ
+SOMETIMES = (0.4, 0.6)
+HISTORIES = 40
+HISTORY_TURNS = 60
+DAYS_LATER = 3
+WATCHED_DAYS = (  # spread of launches, of days, turns a day, noise
+    (0.01, 0.01, 2, "normal"),
+    (0.01, 0.02, 2, "normal"),
+    (0.01, 0.03, 2, "normal"),
+    (0.03, 0.03, 2, "normal"),
+    (0.01, 0.02, 1, "normal"),
+    (0.01, 0.01, 2, "exponential"),
+    (0.01, 0.02, 2, "outliers"),
+)
 
 
 # ---------------------------------------------------------------- the gate
@@ -84,6 +98,30 @@ def again_table() -> Iterator[str]:
             slow = Counter(answers[0] for answers in suites(replace(trial, loss=LOSSES[2])))
             cells = [str(healthy), str(new), f"{100 * spread:.0f} %", noise, without, shares(slow)]
             yield f"| {' | '.join(cells)} |"
+
+
+def days_table() -> Iterator[str]:
+    """Eight healthy launches, eight new ones of another day."""
+    yield "| days of the baseline | they differ by | healthy suites | all cases +10 % | +30 % |"
+    yield "|---|---|---|---|---|"
+    for days, level in DAYS:
+        trial = GateTrial(8, 8, 0.01, days=level, healthy_days=days, slow=CASES)
+        cells = [
+            shares(Counter(map(worst, suites(replace(trial, loss=loss)))))
+            for loss in (0.0, 0.10, 0.30)
+        ]
+        yield f"| {days} | {100 * level:.0f} % | {' | '.join(cells)} |"
+
+
+def sometimes_table() -> Iterator[str]:
+    """A case of which each launch takes twice as long with a probability."""
+    yield "| healthy | new | measured again | slow launches | FAIL / SUSPECT / PASS |"
+    yield "|---|---|---|---|---|"
+    for new, again in ((1, 5), (8, 0), (8, 10)):
+        for share in SOMETIMES:
+            trial = GateTrial(8, new, 0.01, again=again, sometimes=share, cases=1)
+            cell = shares(Counter(map(worst, suites(trial))))
+            yield f"| 8 | {new} | {again or '-'} | {100 * share:.0f} % | {cell} |"
 
 
 # ---------------------------------------------------------------- the watch
@@ -142,11 +180,45 @@ def false_changes() -> Iterator[str]:
         yield f"| {100 * spread:.0f} % | {rate:.1f} |"
 
 
+def watch_days_table() -> Iterator[str]:
+    """Of histories with days: whether they have a change that is none, and the step of 5 % told
+    in the days after one."""
+    yield "| spread | days differ by | turns a day | noise | a false change | +5 % within 3 days |"
+    yield "|---|---|---|---|---|---|"
+    for spread, days, turns_a_day, noise in WATCHED_DAYS:
+        false = told_steps = steps = 0
+        for seed in range(HISTORIES):
+            rng = np.random.default_rng([seed, 3])
+            store = WatchedStore(rng, spread, days, turns_a_day, noise)
+            is_false = False
+            for _ in range(HISTORY_TURNS):
+                store.take_turn([0.0] * WATCHED)
+                is_false = is_false or bool(store.changes)
+            false += is_false
+            if store.changes:
+                continue
+            for _ in range(DAYS_LATER * turns_a_day):
+                store.take_turn([0.05] * WATCHED)
+            steps += 1
+            told_steps += bool(store.changes)
+        shown = f"{100 * false / HISTORIES:.0f} % | {100 * told_steps / steps:.0f} %"
+        texts = f"{100 * spread:.0f} % | {100 * days:.0f} % | {turns_a_day} | {noise}"
+        yield f"| {texts} | {shown} |"
+
+
 def main() -> int:
     head = ["", "| spread | changes told of 1,000 turns without one |", "|---|---|"]
     pages = {
-        "acceptance.md": [*gate_table(), "", *again_table()],
-        "watch.md": [*watch_table(), *head, *false_changes()],
+        "acceptance.md": [
+            *gate_table(),
+            "",
+            *again_table(),
+            "",
+            *days_table(),
+            "",
+            *sometimes_table(),
+        ],
+        "watch.md": [*watch_table(), *head, *false_changes(), "", *watch_days_table()],
     }
     for page, lines in pages.items():
         text = "\n".join([*lines, ""])

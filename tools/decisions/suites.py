@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,6 +57,9 @@ Noise = Callable[[np.random.Generator, int], np.ndarray]  # logs with mean 0, st
 NOISES: Mapping[str, Noise] = {
     "normal": lambda rng, count: rng.normal(size=count),
     "exponential": lambda rng, count: rng.exponential(size=count) - 1,
+    "outliers": lambda rng, count: (
+        rng.normal(size=count) + (rng.random(count) < 0.05) * rng.exponential(30, size=count)
+    ),
     "heavy-tailed (t3)": lambda rng, count: rng.standard_t(3, size=count) / math.sqrt(3),
 }
 
@@ -67,17 +70,16 @@ def launches(
     return list(np.exp(spread * noise(rng, count)) * (1 + loss))
 
 
-def _healthy(medians_s: Sequence[float]) -> list[HealthyLaunch]:
-    return [HealthyLaunch(float(median_s), "run", "host", "day") for median_s in medians_s]
-
-
 # ---------------------------------------------------------------- the gate
 
 
 @dataclass(frozen=True)
 class GateTrial:
     """A suite of which the first `slow` cases take longer by `loss`. `again`: how many fresh
-    launches decide on what is suspect."""
+    launches are added where a case is suspect or undecided. `days`: the standard deviation of the
+    logs of the levels of days; all healthy launches are of one day, the others of another, unless
+    `healthy_days` says otherwise. `sometimes`: a new launch takes twice as long with this
+    probability."""
 
     healthy: int
     new: int
@@ -86,33 +88,62 @@ class GateTrial:
     slow: int = 1
     again: int = 0
     noise: str = "normal"
+    days: float = 0.0
+    healthy_days: int = 1
+    sometimes: float = 0.0
+    cases: int = CASES
 
 
 def gate_answers(trial: GateTrial, rng: np.random.Generator) -> list[Answer]:
-    """The answer on each case of a suite."""
-    noise = NOISES[trial.noise]
-    losses = [trial.loss if number < trial.slow else 0.0 for number in range(CASES)]
-    healthy = [launches(rng, noise, trial.spread, trial.healthy) for _ in losses]
-    new = [launches(rng, noise, trial.spread, trial.new, loss) for loss in losses]
-    answers = _answers(healthy, new)
-    suspects = [number for number, answer in enumerate(answers) if answer == "SUSPECT"]
-    if trial.again and suspects:
-        fresh = [launches(rng, noise, trial.spread, trial.again, losses[each]) for each in suspects]
-        decided = _answers([healthy[each] for each in suspects], fresh, CASES)
-        for number, answer in zip(suspects, decided, strict=True):
+    """The answer on each case of a suite, then that on all of them together, where one is given."""
+    numbers = range(trial.cases)
+    healthy = [_healthy(trial, rng) for _ in numbers]
+    levels = trial.days * rng.normal(size=trial.cases)
+    new = [_new(trial, rng, number, levels[number], trial.new) for number in numbers]
+    rules = GateRules(looks=2 if trial.again else 1)
+    answers = _answers(healthy, new, rules)
+    undecided = [number for number in numbers if answers[number] in ("SUSPECT", "UNDECIDED")]
+    if trial.again and undecided:
+        for number in undecided:
+            new[number] += _new(trial, rng, number, levels[number], trial.again)
+        sides = [healthy[each] for each in undecided], [new[each] for each in undecided]
+        decided = _answers(*sides, replace(rules, suite_cases=trial.cases))
+        del answers[trial.cases :]
+        for number, answer in zip(undecided, decided, strict=False):
             answers[number] = answer
+        answers += decided[len(undecided) :]
     return answers
 
 
+def _healthy(trial: GateTrial, rng: np.random.Generator) -> list[HealthyLaunch]:
+    levels = trial.days * rng.normal(size=trial.healthy_days)
+    times_s = launches(rng, NOISES[trial.noise], trial.spread, trial.healthy)
+    return [
+        HealthyLaunch(time_s * math.exp(levels[number % levels.size]), f"{number}", "host", day)
+        for number, time_s in enumerate(times_s)
+        for day in [f"day {number % levels.size}" if trial.days else "day"]
+    ]
+
+
+def _new(
+    trial: GateTrial, rng: np.random.Generator, number: int, level: float, count: int
+) -> list[HealthyLaunch]:
+    loss = trial.loss if number < trial.slow else 0.0
+    times_s = launches(rng, NOISES[trial.noise], trial.spread, count, loss)
+    day = "today" if trial.days else "day"
+    return [
+        HealthyLaunch(time_s * math.exp(level) * factor, "new", "host", day)
+        for time_s, factor in zip(times_s, 1 + (rng.random(count) < trial.sometimes), strict=True)
+    ]
+
+
 def _answers(
-    healthy: Sequence[Sequence[float]], new: Sequence[Sequence[float]], suite_cases: int = 0
+    healthy: Sequence[Sequence[HealthyLaunch]],
+    new: Sequence[Sequence[HealthyLaunch]],
+    rules: GateRules,
 ) -> list[Answer]:
-    cases = [_gate_case(*sides) for sides in zip(healthy, new, strict=True)]
-    return [each.answer for each in suite_answers(cases, GateRules(suite_cases=suite_cases))]
-
-
-def _gate_case(healthy: Sequence[float], new: Sequence[float]) -> GateCase:
-    return GateCase(ROW, [ROW], _healthy(healthy), _healthy(new), False, True)
+    cases = [GateCase(ROW, [ROW], *sides, False, True) for sides in zip(healthy, new, strict=True)]
+    return [each.answer for each in suite_answers(cases, rules)]
 
 
 # ---------------------------------------------------------------- the watch
@@ -130,6 +161,9 @@ class WatchedStore:
 
     rng: np.random.Generator
     spread: float
+    days: float = 0.0  # standard deviation of the logs of their levels
+    turns_a_day: int = 0  # 0: all are of one day
+    noise: str = "normal"
     rule: WatchRule = field(default_factory=lambda: WatchRule(WATCHED, 0.02))
     turn: int = 0
     healthy: list[Run] = field(default_factory=list)
@@ -137,10 +171,19 @@ class WatchedStore:
     changed: list[Run] = field(default_factory=list)
     changes: dict[str, KnownChange] = field(default_factory=dict)
     ended: dict[str, str] = field(default_factory=dict)
+    day: int = 0
+    levels: np.ndarray = field(default_factory=lambda: np.zeros(WATCHED))
 
     def take_turn(self, losses: Sequence[float]) -> None:
         """A turn in which each case takes longer by its loss."""
         self.turn += 1
+        if self.turns_a_day and self.turn % self.turns_a_day == 1 % self.turns_a_day:
+            self.day += 1
+            self.levels = (
+                self.days * self.rng.normal(size=len(losses))
+                if self.days
+                else np.zeros(len(losses))
+            )
         first = self._launch(losses)
         fresh = [self._launch(losses) for _ in range(FRESH)]
         judged = {key: self._judged(key, first, fresh) for key in first.rows}
@@ -162,9 +205,12 @@ class WatchedStore:
     def _launch(self, losses: Sequence[float]) -> FreshLaunch:
         rows: dict[str, Row] = {}
         for number, loss in enumerate(losses):
-            (median_s,) = launches(self.rng, NOISES["normal"], self.spread, 1, loss)
+            (median_s,) = launches(self.rng, NOISES[self.noise], self.spread, 1, loss)
+            median_s *= math.exp(self.levels[number])
             rows[str(number)] = {**ROW, "median_s": median_s, "run_id": f"{self.turn:04}"}
-        return FreshLaunch(Path(), rows, {}, 0)
+        return FreshLaunch(
+            Path(), rows, {Path(f"{self.turn:04}"): {"started_at": f"{self.day:010}"}}, 0
+        )
 
     def _judged(self, key: str, first: FreshLaunch, fresh: Sequence[FreshLaunch]) -> JudgedCase:
         ended = self.ended.get(key, "")

@@ -1,4 +1,4 @@
-"""The launches of healthy machines, and the ratio beyond which other launches are unlike them."""
+"""The launches of healthy machines, and how far other launches may be from them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from commbench.results.columns import grouped
+from commbench.stats.levels import GroupedLaunches, LevelTest, level_test
 from commbench.stats.series import Series
-from commbench.stats.thresholds import SUSPECT_SPREADS
-from commbench.stats.verdict import suspect_ratio
 
 Grouping = Literal["days", "sets of hosts"]
 
@@ -36,19 +34,31 @@ def medians_s(launches: Sequence[HealthyLaunch]) -> Series:
     return np.array([launch.median_s for launch in launches])
 
 
-def group_ratio(
-    healthy: Sequence[HealthyLaunch],
-    new: Sequence[HealthyLaunch],
-    margin: float,
-    spreads: float = SUSPECT_SPREADS,
-) -> float:
-    """The ratio from which new launches are suspect with all launches of a day, or of a set of
-    hosts, taken for one: launches of a group may be more alike. The largest of the groupings of
-    which there are several groups."""
-    ratios = [1 + margin]
+def level_tests(healthy: Sequence[HealthyLaunch], new: Sequence[HealthyLaunch]) -> list[LevelTest]:
+    """Of the groupings in which both sides have not the same groups."""
+    tests = []
     for group_of in GROUP_OF.values():
-        groups = grouped(healthy, group_of).values()
-        if len(groups) > 1:
-            medians = np.array([np.median(medians_s(group)) for group in groups])
-            ratios.append(suspect_ratio(medians, len(grouped(new, group_of)), margin, spreads))
-    return max(ratios)
+        test = level_test(_grouped(healthy, group_of), _grouped(new, group_of))
+        tests += [] if test is None else [test]
+    return tests
+
+
+def levels_differ(
+    healthy: Sequence[HealthyLaunch], new: Sequence[HealthyLaunch], risk: float
+) -> bool:
+    """Whether new launches are farther away than days and hosts explain; `risk`: the probability of
+    that where nothing else differs."""
+    return all(test.p_value <= risk for test in level_tests(healthy, new))
+
+
+def level_spread(
+    launches: Sequence[HealthyLaunch], group_of: Callable[[HealthyLaunch], str]
+) -> float:
+    """The standard deviation of the logs of the levels of days, or of sets of hosts; 0 for one."""
+    return _grouped(launches, group_of).between
+
+
+def _grouped(
+    launches: Sequence[HealthyLaunch], group_of: Callable[[HealthyLaunch], str]
+) -> GroupedLaunches:
+    return GroupedLaunches(medians_s(launches), [*map(group_of, launches)])

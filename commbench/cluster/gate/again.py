@@ -1,5 +1,5 @@
-"""What `accept` finds suspect, measured again: fresh launches decide, of which nobody knew before
-which way they would go."""
+"""What `accept` can't decide yet, measured again: all launches decide, those of RESULTS and fresh
+ones. Each of both looks has half of the false alarms."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from commbench.cluster.baseline.fresh_launches import (
     words_without,
 )
 from commbench.cluster.baseline.suite_key import suite_key
-from commbench.cluster.gate.answers import GateResult
-from commbench.cluster.gate.decision import GateRules
+from commbench.cluster.gate.answers import CaseAnswer, GateResult
+from commbench.cluster.gate.decision import SUITE, GateRules
 from commbench.cluster.gate.with_baseline import judge_with_baseline
 from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Job
@@ -41,8 +41,8 @@ OWN_KEYS = ("trial", "output", "writer", "plan")  # this command sets them
 def measured_again(
     result: GateResult, summary: Summary, store: Path, rules: GateRules, most_launches: int
 ) -> GateResult:
-    """The result with the answers of fresh launches on what was suspect; with a note on why not,
-    where the suspects can't be measured from here."""
+    """The result with the answers of more launches on what was suspect or undecided; with a note on
+    why not, where that can't be measured from here."""
     try:
         return _measured_again(result, summary, store, rules, most_launches)
     except CommbenchError as error:
@@ -52,12 +52,12 @@ def measured_again(
 def _measured_again(
     result: GateResult, summary: Summary, store: Path, rules: GateRules, most_launches: int
 ) -> GateResult:
-    suspects = frozenset(each.case_id for each in result.of("SUSPECT"))
-    jobs = _jobs_of(summary.results, suspects)
+    open_cases = frozenset(each.case_id for each in open_answers(result)) - {""}
+    jobs = _jobs_of(summary.results, open_cases)
     compared = [each.comparison for each in result.answers if each.comparison is not None]
     healthy = min(each.launches[0] for each in compared)
     launches = min(most_launches, _launches_needed(healthy, len(compared), rules))
-    cases = plural(len(suspects), "suspect case", "suspect cases")
+    cases = plural(len(open_cases), "open case", "open cases")
     fresh = plural(launches, "fresh launch", "fresh launches")
     print(f"accept: {cases}: measured again in {fresh}", file=sys.stderr, flush=True)
     results = next(iter(summary.results.folders.values())).parent
@@ -67,23 +67,36 @@ def _measured_again(
         for job, config_dir in jobs:
             words = [f"trial={number}", "writer=[parquet]"]
             folders.append(launched([job], output, words, config_dir).folder)
+    folders += summary.results.folders.values()
     again = Summary(read_results([str(folder) for folder in folders]))
-    of_suspects = replace(rules, allow_missing=True, only=suspects, suite_cases=len(compared))
-    decided = judge_with_baseline(again, store, of_suspects)
-    answers = {each.case_id: each for each in decided.answers}
-    note = f"{cases} of RESULTS measured again in {fresh}, which decide: {output}"
+    of_open = replace(rules, allow_missing=True, only=open_cases, suite_cases=len(compared))
+    decided = judge_with_baseline(again, store, of_open)
+    answers = {each.case_id: each for each in decided.answers if each.kind != SUITE}
+    note = f"{cases} of RESULTS measured again in {fresh}; all launches decide: {output}"
     return replace(
         result,
-        answers=tuple(answers.get(each.case_id, each) for each in result.answers),
+        answers=(
+            *(answers.get(each.case_id, each) for each in result.answers if each.kind != SUITE),
+            *(each for each in decided.answers if each.kind == SUITE),
+        ),
         notes=(*result.notes, note),
     )
+
+
+def open_answers(result: GateResult) -> list[CaseAnswer]:
+    """The suspect and undecided cases that more launches may decide."""
+    return [
+        each
+        for each in (*result.of("SUSPECT"), *result.of("UNDECIDED"))
+        if each.comparison is not None
+    ]
 
 
 def _launches_needed(healthy: int, cases: int, rules: GateRules) -> int:
     """The fresh launches with which a case can fail among so many, if all are slower than every
     healthy launch."""
     launches = LEAST_FRESH
-    while outcomes(healthy, launches) * rules.false_alarms < cases:
+    while outcomes(healthy, launches) * rules.false_alarms < cases * rules.looks:
         launches += 1
     return launches
 

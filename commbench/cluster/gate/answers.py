@@ -37,6 +37,11 @@ class CaseAnswer:
     case_id: str = ""
     comparison: Comparison | None = None
 
+    @property
+    def is_slower(self) -> bool:
+        """Whether it fails or is suspect."""
+        return self.answer in ("FAIL", "SUSPECT")
+
 
 @dataclass(frozen=True)
 class GateResult:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from commbench.cli.options import CommandParser, check_file, percent, whole_number, write_file
-from commbench.cluster.gate.again import measured_again
+from commbench.cluster.gate.again import measured_again, open_answers
 from commbench.cluster.gate.answers import ORDER, Answer, GateResult
 from commbench.cluster.gate.decision import GateRules
 from commbench.cluster.gate.text import gate_section, junit_text
@@ -26,8 +26,8 @@ ACCEPT_USAGE = """commbench accept RESULTS... --baseline DIR    against healthy 
        commbench accept RESULTS...                   guidelines, limits and known values only"""
 ACCEPT_EPILOGUE = """\
 FAIL: slower for certain, by more than the margin; or missing, skipped, failed, invalid.
-SUSPECT: slower, but not for certain; measured again where this machine can. UNDECIDED: healthy
-launches are too few, or vary too much. PASS: none of these.
+SUSPECT: slower, but not for certain. UNDECIDED: launches are too few, or vary too much. Both are
+measured again where this machine can. PASS: a loss beyond the margin is excluded.
 A baseline is made with: commbench baseline add RUN... --baseline DIR
 Exit status: 0 all cases pass, 1 one fails or is suspect, 4 one is undecided, 2 bad input."""
 ANSWER_STATUSES: dict[Answer, int] = {"PASS": 0, "FAIL": 1, "SUSPECT": 1, "UNDECIDED": 4}
@@ -41,7 +41,12 @@ def accept(words: list[str]) -> int:
     for option, name in (("--junit", options.junit), ("--html", options.html)):
         if name is not None:
             check_file(option, name)
-    rules = GateRules(options.margin / 100, options.false_alarms / 100, options.missing == "allow")
+    rules = GateRules(
+        options.margin / 100,
+        options.false_alarms / 100,
+        options.missing == "allow",
+        looks=2 if options.again else 1,
+    )
     if rules.false_alarms >= 1:
         raise ConfigError(f"--false-alarms {options.false_alarms:g} is not a percentage below 100")
     summary = Summary(_whole_results(options.results))
@@ -50,7 +55,7 @@ def accept(words: list[str]) -> int:
     else:
         store = Path(options.baseline)
         result = judge_with_baseline(summary, store, rules)
-        if options.again and result.of("SUSPECT"):
+        if options.again and open_answers(result):
             result = measured_again(result, summary, store, rules, options.again)
     allow_suspect = options.suspect == "allow"
     if options.junit is not None:
@@ -110,8 +115,7 @@ def _accept_parser() -> argparse.ArgumentParser:
         type=whole_number(0, MOST_LAUNCHES),
         default=10,
         metavar="N",
-        help="most fresh launches of what is suspect, where this machine can start them"
-        " (default 10)",
+        help="most fresh launches of what is open, where this machine can start them (default 10)",
     )
     add("--junit", metavar="FILE", help="write the answers as JUnit XML")
     add("--html", metavar="FILE", help="write one page: the answers, and the report of RESULTS")

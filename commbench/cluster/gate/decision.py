@@ -3,21 +3,27 @@
     FAIL       slower for certain, by more than the margin: the verdict SLOWER (stats/verdict.py);
                or missing, skipped, failed, invalid
     SUSPECT    the verdict SUSPECT: slower, but not for certain
-    UNDECIDED  the healthy launches are too few, or vary so much that a large loss could not be seen
+    UNDECIDED  launches are too few, or healthy ones vary so much that a large loss could not be
+               seen, or the interval of the ratio reaches beyond the margin
     PASS       none of these
 
 Of healthy suites at most the rate of false alarms has a case that fails. Launches of one day, or on
-the same hosts, may be more alike than others. With several days or sets of hosts in the store, a
-case fails or is suspect only if it also is with each of them taken for one launch.
+the same hosts, may be more alike than others: what days and hosts explain neither fails nor is
+suspect (stats/levels.py). A loss that many cases share shows in their mean: all cases together are
+decided like one more case, which counts where none of them fails or is suspect by itself.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from commbench.analysis.case_names import case_names
-from commbench.cluster.baseline.healthy_launches import HealthyLaunch, group_ratio, medians_s
+from commbench.cluster.baseline.healthy_launches import HealthyLaunch, level_tests, medians_s
 from commbench.cluster.gate.answers import (
     Answer,
     CaseAnswer,
@@ -27,16 +33,20 @@ from commbench.cluster.gate.answers import (
     unmeasured_text,
 )
 from commbench.core.states import Row, case_status
-from commbench.core.units import format_seconds, plural
+from commbench.core.units import format_factor, format_seconds, plural
 from commbench.stats.launches import FEW_LAUNCHES
 from commbench.stats.thresholds import FALSE_ALARMS, LARGEST_UNSEEN, TOLERATED_LOSS
 from commbench.stats.verdict import (
     Comparison,
     Verdict,
     compare_launches,
+    suspect_ratio,
     verdict,
     verdicts,
 )
+
+SUITE = "suite"  # the kind of the answer on all cases together
+LEAST_TO_PASS = 5  # launches: a cluster that is slow half of the time is slow in one of these
 
 
 @dataclass(frozen=True)
@@ -44,17 +54,19 @@ class GateRules:
     """`margin`: the relative loss that is tolerated. `false_alarms`: the share of healthy suites of
     which a case may fail. `allow_missing`: a case that only the store has does not fail. `only`:
     the ids of the cases that are judged; None for all. `suite_cases`: how many cases p is corrected
-    for, where those judged are chosen from more."""
+    for, where those judged are chosen from more. `looks`: how often a suite is judged, with more
+    launches each time."""
 
     margin: float = TOLERATED_LOSS
     false_alarms: float = FALSE_ALARMS
     allow_missing: bool = False
     only: frozenset[str] | None = None
     suite_cases: int = 0
+    looks: int = 1
 
     def verdicts(self, comparisons: Sequence[Comparison]) -> list[Verdict]:
         """Of the cases of a suite; each test is two-sided, and only losses fail."""
-        alpha = 2 * self.false_alarms
+        alpha = 2 * self.false_alarms / self.looks
         if not self.suite_cases:
             return verdicts(comparisons, self.margin, alpha)
         corrected = (min(1.0, each.p_value * self.suite_cases) for each in comparisons)
@@ -87,7 +99,12 @@ class GateCase:
         """None where a run has not measured it, or the store too seldom."""
         if not self.new or self.unmeasured_rows or len(self.healthy) < FEW_LAUNCHES:
             return None
-        return compare_launches(medians_s(self.healthy), medians_s(self.new), margin)
+        return compare_launches(
+            medians_s(self.healthy),
+            medians_s(self.new),
+            margin,
+            level_tests=level_tests(self.healthy, self.new),
+        )
 
     def is_left_out(self, rules: GateRules) -> bool:
         """Whether nothing was to be expected: skipped here as in all healthy runs, or only in the
@@ -104,12 +121,39 @@ def suite_answers(cases: Sequence[GateCase], rules: GateRules) -> list[CaseAnswe
     """The answer on each of the cases of a suite, which are decided together."""
     names = case_names([case.row for case in cases])
     comparisons = [case.comparison(rules.margin) for case in cases]
-    decided = iter(rules.verdicts([each for each in comparisons if each is not None]))
-    return [
+    compared = [case for case, each in zip(cases, comparisons, strict=True) if each is not None]
+    together = _together(compared) if len(compared) > 1 else None
+    of_all = None if together is None else together.comparison(rules.margin)
+    decided = iter(rules.verdicts([each for each in (*comparisons, of_all) if each is not None]))
+    answers = [
         _not_compared(case, name)
         if comparison is None
         else _compared(case, name, comparison, next(decided), rules)
         for case, name, comparison in zip(cases, names, comparisons, strict=True)
+    ]
+    if together is None or of_all is None or any(each.is_slower for each in answers):
+        return answers
+    answer = _compared(together, f"{len(compared)} cases together", of_all, next(decided), rules)
+    suite = replace(answer, kind=SUITE, case_id="", finding="")
+    return [*answers, suite] if suite.is_slower else answers
+
+
+def _together(cases: Sequence[GateCase]) -> GateCase:
+    """A case of which each launch is the mean of one of every case."""
+    typical_s = [np.median(medians_s(case.healthy)) for case in cases]
+    healthy = _means([case.healthy for case in cases], typical_s)
+    new = _means([case.new for case in cases], typical_s)
+    return replace(cases[0], healthy=healthy, new=new)
+
+
+def _means(
+    launches: Sequence[Sequence[HealthyLaunch]], typical_s: Sequence[np.floating[Any]]
+) -> list[HealthyLaunch]:
+    """The geometric means over the cases, each relative to what is typical of it; as many as the
+    case with the fewest launches has."""
+    return [
+        replace(own[0], median_s=math.exp(np.mean(np.log(medians_s(own) / typical_s))))
+        for own in zip(*launches, strict=False)
     ]
 
 
@@ -129,11 +173,9 @@ def _not_compared(case: GateCase, name: str) -> CaseAnswer:
 
 
 def _compared(
-    case: GateCase, name: str, launches: Comparison, verdict: Verdict, rules: GateRules
+    case: GateCase, name: str, comparison: Comparison, verdict: Verdict, rules: GateRules
 ) -> CaseAnswer:
-    of_groups = group_ratio(case.healthy, case.new, rules.margin)
-    comparison = replace(launches, suspect_ratio=max(launches.suspect_ratio, of_groups))
-    if comparison.ratio.value > of_groups and verdict in ("SLOWER", "SUSPECT"):
+    if verdict in ("SLOWER", "SUSPECT"):
         answer, reason = _slower(case, comparison, is_certain=verdict == "SLOWER")
     else:
         answer, reason = _not_slower(case, comparison, rules)
@@ -159,15 +201,40 @@ def _slower(case: GateCase, comparison: Comparison, is_certain: bool) -> tuple[A
 
 
 def _not_slower(case: GateCase, comparison: Comparison, rules: GateRules) -> tuple[Answer, str]:
-    """PASS where a large loss would have been seen; else undecided, with the reason."""
+    """PASS where the interval is below the margin, and a large loss would have been seen; else
+    undecided, with the reason."""
     if comparison.suspect_ratio > 1 + LARGEST_UNSEEN:
-        unseen = loss_text(comparison.suspect_ratio)
-        return "UNDECIDED", f"healthy launches vary too much: a loss below {unseen} is not seen"
+        unseen = f"a loss below {loss_text(comparison.suspect_ratio)} is not seen"
+        disturbed = _disturbed(case, rules)
+        vary = f"{disturbed or 'healthy launches vary too much'}: {unseen}"
+        return "UNDECIDED", f"{vary}; more of them: commbench baseline add"
+    new = plural(len(case.new), "launch", "launches")
+    if len(case.new) < LEAST_TO_PASS or not comparison.ratio.is_known:
+        return "UNDECIDED", f"{new} can't show a loss that comes and goes: measure {LEAST_TO_PASS}"
     slowest_s = max(launch.median_s for launch in case.healthy)
-    if comparison.new_s > slowest_s * (1 + rules.margin):
-        reason = _loss_sentence(case, comparison)
-        return "UNDECIDED", f"{reason}, and longer than the slowest of them"
+    slow = [each for each in case.new if each.median_s > slowest_s * (1 + LARGEST_UNSEEN)]
+    if slow:
+        worst = format_factor(max(launch.median_s for launch in slow) / slowest_s)
+        return "UNDECIDED", f"{len(slow)} of {new} took up to {worst} the slowest healthy one"
+    if comparison.ratio.high > 1 + rules.margin:
+        farthest = loss_text(comparison.ratio.high)
+        return "UNDECIDED", f"may take {farthest} longer by {new}: measure more, or raise --margin"
     return "PASS", ""
+
+
+def _disturbed(case: GateCase, rules: GateRules) -> str:
+    """The healthy launch without which a large loss would be seen; empty where there is none."""
+    logs = np.log(medians_s(case.healthy))
+    distances = np.abs(logs - np.median(logs))
+    farthest = int(np.argmax(distances))
+    others = np.exp(np.delete(logs, farthest))
+    is_large = distances[farthest] > math.log1p(LARGEST_UNSEEN)
+    seen_from = suspect_ratio(others, len(case.new), rules.margin)
+    if not is_large or seen_from > 1 + LARGEST_UNSEEN:
+        return ""
+    launch = case.healthy[farthest]
+    factor = format_factor(launch.median_s / float(np.median(others)))
+    return f"healthy launch {launch.run_id} takes {factor} the time of the others"
 
 
 def _loss_sentence(case: GateCase, comparison: Comparison) -> str:

@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from commbench.analysis.normal import NORMAL
-from commbench.cluster.baseline.healthy_launches import GROUP_OF, Grouping
+from commbench.cluster.baseline.healthy_launches import GROUP_OF, Grouping, level_spread
 from commbench.cluster.baseline.store import (
     StoreKey,
     check_store,
@@ -25,7 +27,7 @@ from commbench.core.units import plural
 from commbench.report.summary import Results, Summary
 from commbench.results.columns import grouped, row_order
 from commbench.results.load import row_dicts
-from commbench.stats.thresholds import SUSPECT_SPREADS
+from commbench.stats.thresholds import SUSPECT_SPREADS, USUAL_LEVELS
 
 MOST_KEYS = 4  # that a message lists
 SINGULAR: dict[Grouping, str] = {"days": "one day", "sets of hosts": "one set of hosts"}
@@ -105,11 +107,12 @@ def _basis(store: Path, keys: Container[StoreKey], cases: Sequence[GateCase]) ->
 def _rule_sentences(answers: Sequence[CaseAnswer], rules: GateRules) -> Iterator[str]:
     if all(each.comparison is None for each in answers):
         return
+    margin = f"{100 * rules.margin:g} %"
     yield (
-        f"FAIL: slower for certain, by more than {100 * rules.margin:g} %; at most"
-        f" {100 * rules.false_alarms:g} % of healthy suites have such a case. SUSPECT: slower by"
-        f" more than {100 * rules.margin:g} % and {SUSPECT_SPREADS:g} spreads of the healthy"
-        " launches, but not for certain."
+        f"A case that is slower for certain, by more than {margin}, is FAIL; at most"
+        f" {100 * rules.false_alarms:g} % of healthy suites have one. A case is SUSPECT that is"
+        f" slower by more than {margin} and {SUSPECT_SPREADS:g} spreads of the healthy launches,"
+        " but not for certain."
     )
 
 
@@ -132,17 +135,25 @@ def _notes(cases: Sequence[GateCase], judged: Sequence[GateCase], own_runs: int)
             f"{plural(own_runs, 'run of RESULTS is', 'runs of RESULTS are')} in the store as well,"
             " and no healthy launches here."
         )
-    launches = [launch for case in judged for launch in case.healthy]
-    for grouping, group_of in GROUP_OF.items():
-        groups = sorted({group_of(launch) for launch in launches})
-        if len(groups) == 1:
-            yield (
-                f"All healthy launches are of {SINGULAR[grouping]}, {groups[0]}: how much"
-                f" {grouping} differ is not in the limits."
-            )
+    yield from _level_notes(judged)
     skipped = sum(bool(case.rows) for case in cases) - sum(bool(case.rows) for case in judged)
     if skipped:
         yield f"{plural(skipped, 'case', 'cases')} skipped, as in all healthy runs: not judged."
     missing = len(cases) - len(judged) - skipped
     if missing:
         yield f"{plural(missing, 'case', 'cases')} of the store not in RESULTS: not judged."
+
+
+def _level_notes(judged: Sequence[GateCase]) -> Iterator[str]:
+    """How much days and hosts differ; of several, in the middle case."""
+    for grouping, group_of in GROUP_OF.items():
+        groups = sorted({group_of(launch) for case in judged for launch in case.healthy})
+        if len(groups) == 1:
+            yield (
+                f"All healthy launches are of {SINGULAR[grouping]}, {groups[0]}: {grouping} are"
+                f" taken to differ by {100 * USUAL_LEVELS:g} %."
+            )
+        elif groups:
+            spreads = [level_spread(case.healthy, group_of) for case in judged if case.healthy]
+            percent = 100 * float(np.median(spreads))
+            yield f"{grouping.capitalize()} differ by {percent:.2g} %, in {len(groups)} {grouping}."

@@ -2,9 +2,10 @@
 is: the change point of its medians, in order of time.
 
 A change that is smaller than single launches vary by shows in many of them together. So those after
-the change point are compared with all before, by the Mann-Whitney test; the risk is divided by the
-number of places where it may be. Launches of a day may be more alike, so their days must differ as
-well.
+the change point are compared with all before: launches of one day by the Mann-Whitney test, whose
+risk is divided by the number of places where the change may be; those of several days by the levels
+of their days (stats/levels.py), where of k days after the change point 1 / (k (k + 1)) of the risk
+is theirs. The sum of these shares is 1.
 
 The change point splits the series so that the sum of the absolute distances of the logarithms to
 the median of their own part is least (least absolute deviations, Bai 1995). A single disturbed run
@@ -21,28 +22,35 @@ from typing import NamedTuple
 
 import numpy as np
 
-from commbench.cluster.baseline.healthy_launches import GROUP_OF, HealthyLaunch, medians_s
-from commbench.results.columns import grouped
+from commbench.cluster.baseline.healthy_launches import (
+    HealthyLaunch,
+    level_tests,
+    levels_differ,
+    medians_s,
+)
 from commbench.stats.difference import mann_whitney, ratio
 from commbench.stats.series import Series
 
 MOST_SEARCHED = 200  # launches; before them nothing is looked for
 LEAST_BEFORE = 5  # launches
 LEAST_AFTER = 3
-DAY_RISK = 0.01
 
 
 @dataclass(frozen=True)
 class LastingChange:
-    """The last launches of a series are slower, or faster, than those before. `middle_s` is halfway
-    between both."""
+    """The launches after the change point of a series are slower, or faster, than those before."""
 
     slower: bool
-    middle_s: float
+    before: Sequence[HealthyLaunch]
+    after: Sequence[HealthyLaunch]
 
-    def is_shown_by(self, medians_s: Series) -> bool:
-        """Whether all of these times are on the changed side of the middle."""
-        return bool(np.all((medians_s > self.middle_s) == self.slower))
+    def is_shown_by(self, fresh: Sequence[HealthyLaunch], risk: float) -> bool:
+        """Whether all of these launches are nearer to those after than to those before, and all
+        since the change are farther away than days explain."""
+        before_s, after_s = (np.median(medians_s(side)) for side in (self.before, self.after))
+        is_slower = medians_s(fresh) > math.sqrt(before_s * after_s)
+        is_nearer = bool(np.all(is_slower == self.slower))
+        return is_nearer and _days_differ(self.before, [*self.after, *fresh], risk)
 
 
 def lasting_change(
@@ -51,8 +59,8 @@ def lasting_change(
     """What the launches since the change point of a series, oldest first, show together; None if
     nothing.
 
-    `risk` is the probability that independent launches without a change show one; `delta`: the
-    least change that matters, 0.02 is 2 %.
+    `risk` is the probability that launches without a change show one; `delta`: the least change
+    that matters, 0.02 is 2 %.
     """
     searched = launches[-MOST_SEARCHED:]
     places = len(searched) - LEAST_BEFORE - LEAST_AFTER + 1
@@ -64,23 +72,26 @@ def lasting_change(
         before, after = searched[:first], searched[first:]
         if first < LEAST_BEFORE or len(after) < LEAST_AFTER:
             continue
-        step = ratio(medians_s(before), medians_s(after))
-        is_large = abs(math.log(step)) > math.log1p(delta)
-        is_certain = mann_whitney(medians_s(before), medians_s(after)) <= risk / (2 * places)
-        if is_large and is_certain and _differ_by_day(before, after):
-            middle_s = float(np.median(medians_s(before))) * math.sqrt(step)
-            return LastingChange(slower, middle_s)
+        is_large = abs(math.log(ratio(medians_s(before), medians_s(after)))) > math.log1p(delta)
+        if is_large and _differ(before, after, risk, places):
+            return LastingChange(slower, before, after)
     return None
 
 
-def _differ_by_day(before: Sequence[HealthyLaunch], after: Sequence[HealthyLaunch]) -> bool:
-    """Whether they also differ with the launches of a day taken for one; true within one day."""
-    days = [
-        np.array([np.median(medians_s(day)) for day in grouped(side, GROUP_OF["days"]).values()])
-        for side in (before, after)
-    ]
-    is_one_day = len(grouped([*before, *after], GROUP_OF["days"])) == 1
-    return is_one_day or mann_whitney(*days) <= DAY_RISK
+def _differ(
+    before: Sequence[HealthyLaunch], after: Sequence[HealthyLaunch], risk: float, places: int
+) -> bool:
+    if level_tests(before, after):
+        return _days_differ(before, after, risk)
+    return mann_whitney(medians_s(before), medians_s(after)) <= risk / (2 * places)
+
+
+def _days_differ(
+    before: Sequence[HealthyLaunch], after: Sequence[HealthyLaunch], risk: float
+) -> bool:
+    """Whether both are farther apart than days explain; true within one day."""
+    days = len({launch.day for launch in after})
+    return levels_differ(before, after, risk / (days * (days + 1)))
 
 
 @dataclass(frozen=True)

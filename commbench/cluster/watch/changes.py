@@ -3,7 +3,8 @@ else changed then.
 
 A launch that is CHANGED_SPREADS spreads from the healthy ones (stats/verdict.py) is measured again.
 A change is what all of these fresh launches show by themselves; the first one was chosen for being
-unlike the others. A smaller change is looked for in the launches of many turns together
+unlike the others. They share its day, so they must also be farther away than days explain
+(stats/levels.py). A smaller change is looked for in the launches of many turns together
 (change_point.py), where all fresh launches must be nearer to the last ones than to those before.
 
 A change ends when fresh launches are nearer to the healthy ones than to the changed ones.
@@ -19,8 +20,12 @@ from typing import Any
 import numpy as np
 
 from commbench.cluster.baseline.fresh_launches import FreshLaunch
-from commbench.cluster.baseline.healthy_launches import HealthyLaunch, group_ratio, medians_s
-from commbench.cluster.baseline.store import launches_of
+from commbench.cluster.baseline.healthy_launches import (
+    HealthyLaunch,
+    level_tests,
+    levels_differ,
+    medians_s,
+)
 from commbench.cluster.watch.change_point import LastingChange, last_change, lasting_change
 from commbench.cluster.watch.state import KnownChange, WatchVerdict
 from commbench.core.states import CaseStatus, Row, case_status
@@ -28,9 +33,10 @@ from commbench.core.units import plural
 from commbench.core.variables import Case
 from commbench.report.compare_text import DifferingFact, differing_facts
 from commbench.stats.interval import Interval
-from commbench.stats.thresholds import CHANGED_SPREADS
+from commbench.stats.thresholds import CHANGED_SPREADS, FALSE_CHANGES
 from commbench.stats.verdict import suspect_ratio
 
+LOOK_RISK = math.erfc(CHANGED_SPREADS / math.sqrt(2))
 LASTING_SHARE = 0.01  # of turns that look again without a change; fresh launches decide
 LEAST_HEALTHY = 5  # launches of a case, before it has a verdict
 BROKEN_STATUSES: tuple[CaseStatus, ...] = ("failed", "invalid")
@@ -50,17 +56,40 @@ class WatchRule:
         """That the last launches of a case look changed, without a change."""
         return LASTING_SHARE / max(self.cases, 1)
 
-    def healthy_range(self, healthy: Sequence[HealthyLaunch]) -> Interval | None:
-        """Where a healthy launch is; None with too few in the store."""
-        if len(healthy) < LEAST_HEALTHY:
+    @property
+    def change_risk(self) -> float:
+        """That days alone let a case look changed in a turn."""
+        return FALSE_CHANGES / max(self.cases, 1)
+
+    def healthy_range(
+        self, healthy: Sequence[HealthyLaunch], new: Sequence[HealthyLaunch]
+    ) -> Interval | None:
+        """Where a healthy launch is, on the day of the new ones; None with too few of either."""
+        if len(healthy) < LEAST_HEALTHY or not new:
             return None
         medians = medians_s(healthy)
         middle_s = float(np.median(medians))
-        factor = max(
-            suspect_ratio(medians, 1, self.delta, CHANGED_SPREADS),
-            group_ratio(healthy, healthy[-1:], self.delta, CHANGED_SPREADS),
-        )
+        factor = suspect_ratio(medians, 1, self.delta, CHANGED_SPREADS)
+        for test in level_tests(healthy, new[:1]):
+            factor = max(factor, math.exp(test.distance(LOOK_RISK)))
         return Interval(middle_s, middle_s / factor, middle_s * factor, n=medians.size)
+
+    def day_levels(self, healthy: Sequence[HealthyLaunch]) -> DayLevels | None:
+        """None with too few in the store."""
+        if len(healthy) < LEAST_HEALTHY:
+            return None
+        of_days, *of_hosts = level_tests(healthy, [replace(healthy[-1], day="another")])
+        farthest = max(test.distance(self.change_risk) for test in (of_days, *of_hosts))
+        return DayLevels(of_days.between if of_days.degrees else None, math.exp(farthest))
+
+
+@dataclass(frozen=True)
+class DayLevels:
+    """How much the days of a case differ: the standard deviation of the logs of their levels, None
+    for a single day. `told_from`: the ratio from which one launch a day shows a change."""
+
+    between: float | None
+    told_from: float
 
 
 @dataclass(frozen=True)
@@ -119,19 +148,26 @@ def first_look(
 
 
 def verdict_after_fresh(
-    history: CaseHistory, look: FirstLook, rows: Sequence[Row | None], rule: WatchRule
+    history: CaseHistory,
+    look: FirstLook,
+    rows: Sequence[Row | None],
+    fresh: Sequence[HealthyLaunch],
+    rule: WatchRule,
 ) -> WatchVerdict:
-    """The verdict on a case whose first launch needed fresh ones, of which `rows` are."""
+    """The verdict on a case whose first launch needed fresh ones; `rows` and `fresh`: their rows
+    and their times."""
     measured = [row for row in rows if row is not None]
     if measured and all(case_status(row) in BROKEN_STATUSES for row in measured):
         return "failed" if look.launch == "failed" else history.known
-    fresh = [launch for row in measured for launch in launches_of(row, "")]
     if not fresh or history.shows_change(fresh):
         return history.known
     shown = _verdict(fresh, history.healthy, rule)
-    if shown in ("slower", "faster") and (look.launch == shown or history.change is not None):
+    if history.change is not None:
+        return shown if shown in ("slower", "faster") else "unchanged"
+    is_confirmed = shown in ("slower", "faster") and look.launch == shown
+    if is_confirmed and levels_differ(history.healthy, fresh, rule.change_risk):
         return shown
-    if look.lasting is not None and look.lasting.is_shown_by(medians_s(fresh)):
+    if look.lasting is not None and look.lasting.is_shown_by(fresh, rule.change_risk):
         return "slower" if look.lasting.slower else "faster"
     return "unchanged"
 
@@ -140,8 +176,8 @@ def _verdict(
     new: Sequence[HealthyLaunch], healthy: Sequence[HealthyLaunch], rule: WatchRule
 ) -> WatchVerdict:
     """On which side of the healthy launches all new ones are; undecided with too few of either."""
-    expected = rule.healthy_range(healthy)
-    if expected is None or not new:
+    expected = rule.healthy_range(healthy, new)
+    if expected is None:
         return "undecided"
     medians = medians_s(new)
     if medians.min() > expected.high:
@@ -181,15 +217,16 @@ def changed_facts(
 
 @dataclass(frozen=True)
 class JudgedCase:
-    """A case after a turn. `expected`: where a healthy launch is; `verdict`: what is shown;
-    `change`: what is known then, None if it is as the healthy ones; `is_new`: since this turn;
-    `note`: what fresh launches have shown otherwise; `is_suspect`: they did not confirm a
-    change."""
+    """A case after a turn. `expected`: where a healthy launch is; `days`: how much days differ;
+    `verdict`: what is shown; `change`: what is known then, None if it is as the healthy ones;
+    `is_new`: since this turn; `note`: what fresh launches have shown otherwise; `is_suspect`: they
+    did not confirm a change."""
 
     case: Case
     row: Row | None
     history: CaseHistory
     expected: Interval | None
+    days: DayLevels | None
     verdict: WatchVerdict
     change: KnownChange | None
     is_new: bool = False
@@ -209,8 +246,9 @@ def judged_case(
     row = launch.rows.get(key)
     known = history.known
     shown = look.launch if history.change is None else known
-    expected = rule.healthy_range(history.healthy)
-    judged = JudgedCase(case, row, history, expected, shown, history.change)
+    expected = rule.healthy_range(history.healthy, launch.launches(key) or history.healthy[-1:])
+    days = rule.day_levels(history.healthy)
+    judged = JudgedCase(case, row, history, expected, days, shown, history.change)
     if not look.needs_fresh or row is None:
         return judged
     rows = [each.rows.get(key) for each in fresh]
@@ -220,17 +258,28 @@ def judged_case(
         verdict: WatchVerdict = "undecided" if history.change is None else known
         return replace(judged, verdict=verdict, note=note, is_suspect=history.change is None)
     again = [own for each in fresh for own in each.launches(key)]
-    verdict = verdict_after_fresh(history, look, rows, rule)
+    verdict = verdict_after_fresh(history, look, rows, again, rule)
     is_as_known = history.change is None or not again or history.shows_change(again)
     if verdict == known and is_as_known:
-        fresh_ones = plural(len(fresh), "fresh one does", "fresh ones do")
-        note = f"{_seen_text(look, known)}: {fresh_ones} not confirm it"
+        note = f"{_seen_text(look, known)}: {_denied_text(history, look, again, rule)}"
         return replace(judged, verdict=verdict, note=note, is_suspect=known == "unchanged")
     if verdict == "unchanged":
         return replace(judged, verdict=verdict, change=None, note=f"no longer {known}")
     new = [*launch.launches(key), *again]
     change = changed_since(verdict, history.series, new, str(row["run_id"]))
     return replace(judged, verdict=verdict, change=change, is_new=True)
+
+
+def _denied_text(
+    history: CaseHistory, look: FirstLook, fresh: Sequence[HealthyLaunch], rule: WatchRule
+) -> str:
+    """Why it is no change."""
+    if (
+        look.launch in ("slower", "faster")
+        and _verdict(fresh, history.healthy, rule) == look.launch
+    ):
+        return f"{plural(len(fresh), 'fresh one was', 'fresh ones were')} too, as days may be"
+    return f"{plural(len(fresh), 'fresh one does', 'fresh ones do')} not confirm it"
 
 
 def _seen_text(look: FirstLook, known: WatchVerdict) -> str:

@@ -28,7 +28,7 @@ def turn_lines(
     new = [each.change.since_run for each in judged if each.change and each.is_new]
     for since_run in dict.fromkeys(new):
         lines += _fact_lines(since_run, healthy, launch)
-    return [*lines, *_undecided_lines(judged)]
+    return [*lines, *_day_lines(judged), *_undecided_lines(judged)]
 
 
 def answer_text(judged: Sequence[JudgedCase]) -> str:
@@ -99,6 +99,19 @@ def _time_text(run_id: str) -> str:
     """The time in the name of a run."""
     started = time_in_name(run_id)
     return run_id if started is None else f"{started:%Y-%m-%d %H:%M} UTC"
+
+
+def _day_lines(judged: Sequence[JudgedCase]) -> list[str]:
+    """From which change on one day shows it, in the case where that takes most."""
+    known = [each.days for each in judged if each.days is not None]
+    if not known:
+        return []
+    widest = max(known, key=lambda days: days.told_from)
+    least = f"{100 * (widest.told_from - 1):.2g} %"
+    if widest.between is None:
+        return [f"all healthy launches are of one day: on another, a change shows from {least} on"]
+    differ = f"days differ by {100 * widest.between:.2g} %"
+    return [f"{differ}: one day shows a change from {least} on, several a smaller one"]
 
 
 def _undecided_lines(judged: Sequence[JudgedCase]) -> list[str]:

@@ -208,6 +208,17 @@ def test_a_rigorous_run_is_several_launches_but_one_of_a_pair() -> None:
     assert (record["base_launches"], record["verdict"]) == (2, "UNDECIDED")
 
 
+def test_sides_of_different_days_say_how_much_days_alone_may_differ() -> None:
+    """One day each: 3 % for both levels, exceeded in 5 %."""
+    monday, tuesday = (pd.Timestamp(f"2026-11-{day} 12:00", tz="UTC") for day in (23, 24))
+    new = [1.1 * median_s for median_s in QUIET]
+    apart = compare(launches(QUIET, started_at=monday), launches(new, started_at=tuesday))
+    assert apart.day_ratio[0] == pytest.approx(math.exp(1.96 * math.sqrt(2) * 0.03), rel=1e-3)
+    same = compare(launches(QUIET, started_at=monday), launches(new, started_at=monday))
+    assert math.isnan(same.day_ratio[0])
+    assert math.isnan(compare(launches(QUIET), launches(new)).day_ratio[0])
+
+
 def test_the_p_value_of_pairs_is_that_of_pairs() -> None:
     """Under a drift that both share the sides overlap: Mann-Whitney has p = 0.6."""
     drift = [1e-3 * (1 + step / 5) for step in range(10)]
@@ -270,9 +281,27 @@ def test_the_environment_is_a_variable() -> None:
         compare(ring, tree)
 
 
+def test_one_variable_of_the_environment_is_compared_and_the_others_must_be_alike() -> None:
+    one, four, other = (
+        launches(QUIET, env={"LINKS": links, "PROTO": proto})
+        for links, proto in (("1", "Simple"), ("4", "Simple"), ("4", "LL"))
+    )
+    (record,) = compare(one, four, by="env.LINKS").to_dict("records")
+    assert (record["sides"], record["env"]) == ("both", "PROTO=Simple")
+    every = pd.concat([one, four.assign(run_id=lambda rows: "n" + rows["run_id"])])
+    (record,) = compare(every, every, by="env.LINKS=1:4").to_dict("records")
+    assert (record["base_launches"], record["new_launches"]) == (len(one), len(four))
+    with pytest.raises(ConfigError, match=r"env\.LINKS=2; it has 1, 4"):
+        compare(every, every, by="env.LINKS=2:4")
+    with pytest.raises(ConfigError, match=r"env \(PROTO=Simple / PROTO=LL\)"):
+        compare(one, other, by="env.LINKS")
+
+
 @pytest.mark.parametrize(
     ("by", "line"),
     [
+        ("env.", "--by env. is not a variable"),
+        ("layout.nodes", "--by layout.nodes is not a variable"),
         ("message_bytes", "different payloads can't be compared; allowed: backend"),
         ("dtype", "different payloads"),
         ("benchmark", "different payloads"),
@@ -618,7 +647,8 @@ def test_what_may_differ_is_parsed() -> None:
 @given(st.text(max_size=30))
 def test_any_other_word_is_refused(word: str) -> None:
     name = word.strip().partition("=")[0]
-    if name in set(NAMES) - set(PAYLOAD) or not word.strip():
+    is_entry = name.startswith(("env.", "backend_options."))
+    if name in set(NAMES) - set(PAYLOAD) or is_entry or not word.strip():
         return
     with pytest.raises(ConfigError, match="--by"):
         parse_by([word])

@@ -101,6 +101,7 @@ def test_streams_and_connections_stand_beside_their_own_values_in_the_documents_
         "tcp, 36 streams over 1",
         "mpi, btl_tcp_links 36 over 1",
         "mpi, 72 pairs",
+        "share of 100 Gb/s, 72 pairs",
     )
     pairs = case("p2p_multi_pair", MPI, 64, "1x4", pair="0-2 1-3")
     (some,) = measured("ec2_streams", pairs)

@@ -196,6 +196,13 @@ def test_a_plan_is_sorted_and_shows_what_varies(
     assert lines[-1].startswith("simulated, timing default: 16 cases, 16 to measure, about ")
 
 
+def test_fixed_repetitions_have_no_time_but_the_budgets(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("backend=simulated", "timing=fixed", "sizes=[8]", "layout=1x2", "plan=true")
+    status, lines = run_command(capsys, *words)
+    assert status == 0 and lines[0].endswith(" at most")
+    assert ", at most " in lines[-1] and " about " not in lines[-1]
+
+
 def test_a_plan_of_thousands_of_ranks_is_read_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("backend=mpi", "layout=64x64", "pairs=all", "schedule=rounds", "sizes=[8,1MiB]")
     begin_s = time.process_time()

@@ -185,13 +185,29 @@ def test_the_slower_interface_counts_and_is_named() -> None:
         ("all_reduce", "2x1", (SLOW, None)),
         ("all_reduce", "2x1", ()),
         ("barrier", "2x1", (SLOW, SLOW)),
-        ("p2p_multi_pair", "2x2", (SLOW, SLOW)),
+        ("p2p_multi_pair", "4x1", (SLOW,) * 4),  # each node is in one pair
+        ("p2p_multi_pair", "1x4", (SLOW,)),
     ],
 )
 def test_an_unknown_network_has_no_network_gb_per_s(
     benchmark: str, layout: str, wires: tuple[Limit | None, ...]
 ) -> None:
     assert network_gb_per_s(benchmark, layout, wires=wires) is None
+
+
+@pytest.mark.parametrize(
+    ("pairs", "factor"),
+    [
+        ("[[0,2],[1,3]]", 1.0),
+        ("[[2,0],[1,3]]", 0.5),  # one in each direction
+        ("[[0,1],[2,3]]", None),
+    ],
+)
+def test_many_pairs_between_two_nodes_share_their_line(pairs: str, factor: float | None) -> None:
+    job = planned("p2p_multi_pair", "2x2", f"pairs={pairs}", device="cpu")
+    limit = network_limit(job, (FAST, SLOW), lambda rank: rank // 2)
+    assert job.bus_factor == factor
+    assert limit == ((LINE, "eth0 1 Gb/s") if factor else None)
 
 
 @pytest.mark.parametrize("benchmark", ["p2p_latency", "p2p_bandwidth", "p2p_bibandwidth"])

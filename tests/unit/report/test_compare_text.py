@@ -15,7 +15,7 @@ import pytest
 from generated_results import relaunched
 
 import commbench
-from commbench.analysis.compare import COMPARISON_COLUMNS, NUMBER_TYPES, Rules
+from commbench.analysis.compare import COMPARISON_COLUMNS, NUMBER_TYPES, Rules, Side
 from commbench.report.compare_text import (
     AbResult,
     caption,
@@ -23,7 +23,9 @@ from commbench.report.compare_text import (
     comparison_cells,
     comparison_summary,
     comparison_table,
+    days_apart,
     differing_facts,
+    drift_text,
     launches_text,
     ran_separately,
     read_ab_results,
@@ -286,6 +288,35 @@ def test_long_values_are_cut() -> None:
     assert len(str(fact)) < 120 and "..." in str(fact)
 
 
+@pytest.mark.parametrize(
+    ("ends", "advice"),
+    [
+        ((0.96, 1.04), "to decide these: about 17 launches of each side, or --delta 5"),
+        ((0.5, 2.0), "to decide these: less noise, or --delta 100"),
+    ],
+)
+def test_what_would_decide_is_said(ends: tuple[float, float], advice: str) -> None:
+    row = {"verdict": "UNDECIDED", "ratio": 1.0, "ratio_low": ends[0], "ratio_high": ends[1]}
+    assert advice in caption(frame(row), Rules())
+    assert not any(line.startswith("to decide") for line in caption(frame({}), Rules()))
+
+
+def test_a_difference_of_launches_that_were_not_taken_in_turn_says_so() -> None:
+    hours = [run(f"2026-01-01T0{hour}") for hour in range(4)]
+    slower, same = frame({}), frame({"verdict": "SAME"})
+    first, last, even, odd = (
+        Side(name, slower, tuple(runs))
+        for name, runs in (
+            ("a", hours[:2]),
+            ("b", hours[2:]),
+            ("c", hours[::2]),
+            ("d", hours[1::2]),
+        )
+    )
+    assert drift_text(slower, first, last).startswith("not taken in turn: ")
+    assert drift_text(same, first, last) == "" and drift_text(slower, even, odd) == ""
+
+
 def test_sides_that_were_not_interleaved_are_found() -> None:
     first, second, third, fourth = (run(f"2026-01-01T0{hour}") for hour in range(4))
     assert ran_separately([first, second], [third, fourth])
@@ -352,3 +383,18 @@ def test_a_damaged_folder_is_left_out_and_named(tmp_path: Path, text: str) -> No
     (tmp_path / "ab.json").write_text(text)
     results, (problem,) = read_ab_results([tmp_path])
     assert results == [] and problem.startswith(f"comparison of {tmp_path}: ")
+
+
+def test_a_change_between_two_days_says_what_days_alone_may_be() -> None:
+    changes = [("SLOWER", 1.05, 1.08), ("FASTER", 0.8, 1.09), ("SAME", 1.0, 1.2)]
+    rows = [
+        dict.fromkeys(COMPARISON_COLUMNS)
+        | {"verdict": verdict, "ratio": ratio, "day_ratio": day_ratio}
+        for verdict, ratio, day_ratio in changes
+    ]
+    frame = pd.DataFrame(rows, columns=list(COMPARISON_COLUMNS)).astype(NUMBER_TYPES)
+    assert days_apart(frame) == [
+        "BASE and NEW are of different days, which alone may differ by up to 9 %: 1 of 2 changes"
+        " are within that; commbench ab measures both in turn"
+    ]
+    assert days_apart(frame[frame["verdict"] == "SAME"]) == []

@@ -35,8 +35,8 @@ def store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """Four launches of a healthy cluster."""
-    for number in range(100, 104):
+    """Five launches of a healthy cluster."""
+    for number in range(100, 105):
         healthy_run(tmp_path / "results", number, day=number - 90)
     return tmp_path / "results"
 

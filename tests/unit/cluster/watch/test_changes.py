@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ def verdict(history: CaseHistory, first_s: float | None, *fresh_s: float | None)
     if not look.needs_fresh:
         return history.known
     rows = [row_of(each, "failed" if each is None else "ok") for each in fresh_s]
-    return verdict_after_fresh(history, look, rows, RULE)
+    fresh = [launch for row in rows for launch in launches_of(row, "")]
+    return verdict_after_fresh(history, look, rows, fresh, RULE)
 
 
 # ---------------------------------------------------------------- planted steps
@@ -97,6 +99,33 @@ def test_stores_without_a_step_have_no_change() -> None:
     assert told <= 6  # of 600 turns: 1 %
 
 
+@pytest.mark.parametrize(
+    ("days", "spread", "turns_a_day", "noise"),
+    [(0.03, 0.01, 2, "normal"), (0.02, 0.01, 1, "outliers"), (0.03, 0.03, 2, "exponential")],
+)
+def test_days_that_differ_are_no_change(
+    days: float, spread: float, turns_a_day: int, noise: str
+) -> None:
+    """docs/watch.md has the shares of many more histories."""
+    for seed in range(2):
+        store = WatchedStore(
+            np.random.default_rng([seed, 7]), spread, days, turns_a_day, noise=noise
+        )
+        for _ in range(40):
+            store.take_turn([0.0] * WATCHED)
+            assert not store.changes
+
+
+def test_a_step_of_5_percent_is_told_within_three_days_that_differ_by_1_percent() -> None:
+    told = 0
+    for seed in range(5):
+        store = WatchedStore(np.random.default_rng([seed, 8]), 0.01, 0.01, turns_a_day=2)
+        for loss in [0.0] * 60 + [0.05] * 6:
+            store.take_turn([loss] * WATCHED)
+        told += bool(store.changes)
+    assert told >= 4
+
+
 def test_a_step_that_ends_is_told_as_well() -> None:
     store = WatchedStore(np.random.default_rng(4), 0.01)
     for loss in [0.0] * HEALTHY_TURNS + [0.2] * 2:
@@ -114,7 +143,7 @@ SLOWER = CaseHistory(STEADY.healthy, change=KnownChange("slower", "run008", 1.3)
 
 def test_too_few_healthy_launches_give_no_verdict() -> None:
     few = CaseHistory(STEADY.healthy[: LEAST_HEALTHY - 1])
-    assert RULE.healthy_range(few.healthy) is None
+    assert RULE.healthy_range(few.healthy, few.healthy) is None
     assert look_at(few, 1.0) == FirstLook("undecided")
 
 
@@ -183,16 +212,22 @@ def test_fresh_launches_that_were_lost_confirm_nothing() -> None:
     assert lost.note == "1 of 3 fresh launches measured it"
 
 
-def test_days_that_differ_widen_what_is_healthy() -> None:
+def test_what_is_healthy_on_another_day_is_wider_by_what_days_differ() -> None:
     of_days = [
         HealthyLaunch(time_s * factor, f"run{day}", "node1", str(day))
         for day, time_s in enumerate([1.0e-5, 1.1e-5, 0.95e-5])
         for factor in (1.0, 1.001, 0.999)
     ]
-    by_day = RULE.healthy_range(of_days)
-    one_day = RULE.healthy_range(healthy_of(*(launch.median_s for launch in of_days)))
-    assert by_day is not None and one_day is not None
-    assert by_day.high > one_day.high
+    of_one_day = healthy_of(*(launch.median_s for launch in of_days))
+    another_day = [replace(of_days[-1], day="another")]
+    by_day = RULE.healthy_range(of_days, another_day)
+    same_day = RULE.healthy_range(of_one_day, of_one_day[-1:])
+    first_day = RULE.healthy_range(of_one_day, another_day)
+    assert by_day is not None and same_day is not None and first_day is not None
+    assert by_day.high > 1.03 * same_day.high
+    assert first_day.high > 1.03 * same_day.high
+    days = RULE.day_levels(of_days)
+    assert days is not None and days.between == pytest.approx(0.08, rel=0.2)
 
 
 # ---------------------------------------------------------------- many turns together

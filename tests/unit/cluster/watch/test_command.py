@@ -598,6 +598,7 @@ def test_it_is_not_called_inside_of_a_world(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     variables = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert main(["watch", "backend=simulated", "--baseline", "store", "--once"]) == 2
