@@ -16,6 +16,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from commbench.analysis.cold_start import cold_start, launch_overhead, soak_intervals
     from commbench.analysis.compare import compare
     from commbench.analysis.crossover import crossovers
@@ -73,10 +75,30 @@ def __getattr__(name: str) -> Any:
             f"module 'commbench' has no attribute {name!r}; public names: {', '.join(__all__)}"
         )
     module = importlib.import_module(_PLACES[name])
-    if name != "run":
-        return getattr(module, name)
-    module.run_one.__name__ = module.run_one.__qualname__ = "run"  # what help() prints
-    return module.run_one
+    value = getattr(module, "run_one" if name == "run" else name)
+    if not isinstance(value, type):
+        value = _public(value, name)
+        globals()[name] = value
+    return value
+
+
+def _public(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """The function under its public name. Of an error that is raised on purpose, Python shows the
+    user's own line and the message, not the lines of commbench and Hydra between them."""
+    import functools
+
+    from commbench.core.errors import CommbenchError
+
+    @functools.wraps(function)
+    def called(*args: Any, **keys: Any) -> Any:
+        try:
+            return function(*args, **keys)
+        except CommbenchError as error:
+            raise error.with_traceback(None) from None
+
+    called.__module__ = "commbench"
+    called.__name__ = called.__qualname__ = name
+    return called
 
 
 def __dir__() -> list[str]:

@@ -19,10 +19,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from commbench.analysis.documents import EXPERIMENT, experiment_of
 from commbench.analysis.machines import SHOWN_FACTS
 from commbench.replay.named_workload import WORKLOAD_FILE
 from commbench.results.columns import SCHEMA_VERSION
 from commbench.results.load import RUNS, find_runs, read_cases, run_tables
+from commbench.results.run_folder import mapping_or_empty
 
 DATA = Path(__file__).parent / "data"
 FACTS = {fact for _, fact in SHOWN_FACTS} | {"host.cpu_logical_cores", "run.bind"}
@@ -51,10 +53,13 @@ def _record(run: Mapping[str, Any], has_workload: bool) -> dict[str, Any]:
     """What the notebooks show of a run, and nothing that tells whose machine it was."""
     nodes = run["provenance"]["nodes"]
     config = {"workload": f"{DATA.name}/{WORKLOAD_FILE}"} if has_workload else {}
+    timing = mapping_or_empty(mapping_or_empty(run.get("config")).get("timing"))
+    experiment = experiment_of(run)
     return {
         "run_id": run["run_id"],
-        "backend": run["backend"],
-        "config": config,
+        "overrides": [f"{EXPERIMENT}{experiment}"] if experiment else [],
+        "backend": {key: run["backend"][key] for key in run["backend"] if key != "address"},
+        "config": {**config, "timing": {"interval_s": timing.get("interval_s")}},
         "provenance": {
             "nodes": [{fact: node[fact] for fact in node if fact in FACTS} for node in nodes]
         },

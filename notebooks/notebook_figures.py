@@ -12,18 +12,19 @@ from commbench.analysis.case_names import telling, without_shared
 from commbench.analysis.fit import Family, families
 from commbench.core.texts import setting_texts
 from commbench.core.variables import MAPS
+from commbench.report.documents import KnownCurve
 from commbench.report.figures import (
     BAND_OPACITY,
     GRID,
     PALETTE,
     Colours,
-    byte_ticks,
     bytes_text,
     line_style,
     log_ticks,
     rate_text,
     seconds_text,
     set_ticks,
+    size_ticks,
     with_gaps,
 )
 from commbench.results.load import row_dicts
@@ -63,11 +64,11 @@ def figure(
 
 
 def byte_axis(axes: Axes, sizes: Sequence[float]) -> None:
-    """Logarithmic, ticks at powers of two with binary units."""
+    """Logarithmic, ticks at the sizes, or at powers of two where the sizes are many."""
     axes.set_xscale("log", base=2)
     low = float(min(sizes))
     high = float(max(sizes))
-    set_ticks(axes.xaxis, byte_ticks(low, high * 1.0001) or [low], bytes_text)
+    set_ticks(axes.xaxis, size_ticks(sizes, low, high * 1.0001), bytes_text)
     axes.set_xlim(low / 1.5, high * 1.5)
     axes.set_xlabel("message")
     if len(axes.get_xticks()) > 5:
@@ -148,11 +149,11 @@ def named_lines(cases: pd.DataFrame, by: Sequence[str] = ()) -> list[tuple[str, 
     ]
 
 
-def published_curve(axes: Axes, values: pd.DataFrame, name: str, colour: str) -> None:
+def published_curve(axes: Axes, curve: KnownCurve, name: str, colour: str) -> None:
     """Published values over message size, as open points to distinguish them from measured ones."""
     axes.plot(
-        values["message_bytes"].astype(float),
-        values["value"],
+        curve.at,
+        curve.values,
         color=colour,
         marker="o",
         markersize=4,
@@ -214,11 +215,11 @@ def bars(axes: Axes, values: pd.Series, label: str, low: pd.Series, high: pd.Ser
 
 
 def histogram(axes: Axes, values: Sequence[float], label: str, width: float) -> None:
-    """Counts of the values in bins of `width` that begin at zero."""
+    """Counts of the values in bins around multiples of `width`, as on the page."""
     from matplotlib.ticker import MaxNLocator
 
     known = [value for value in values if np.isfinite(value)]
-    edges = np.arange(0, max([*known, width]) + 2 * width, width)
+    edges = np.arange(-0.5, max(known, default=0.0) / width + 1.5) * width
     axes.hist(known, bins=edges.tolist(), color=PALETTE[0], edgecolor="white")
     axes.set_xlabel(label)
     axes.set_ylabel(f"of {len(known)}")

@@ -1,102 +1,57 @@
-"""The tables of the notebooks: what documents published beside our numbers, and when soaks reached
-their full speed."""
+"""What a report says on the terminal, for the notebooks: the same numbers as `commbench report`."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
-import pandas as pd
+from commbench.analysis.case_names import without_shared
+from commbench.analysis.cold_start import until_full_speed
+from commbench.core.states import Row
+from commbench.core.terminal import Terminal
+from commbench.report.documents import KnownCurve, document_sections, known_curves, quiz_sections
+from commbench.report.section import report_text
+from commbench.report.streams import streams_text
+from commbench.report.summary import Summary, read_results
+from commbench.results.load import row_dicts
 
-from commbench.analysis.cold_start import CASE_KEY, SOAK_CASE
-from commbench.analysis.reference import UNITS, Point, Reference, of_experiment, references
-from commbench.core.errors import ConfigError
-from commbench.stats.ramp import ramp_of
-
-POINT = ("setting", "message_bytes", "column")  # identifies a published value of an experiment
-PUBLISHED_COLUMNS = ("experiment", *POINT, "value", "unit", "source", "place")
-FULL_SPEED = ("steady_gb_per_s", "full_speed_s", "least_gb_per_s")
+MOST_ROWS = 60
 
 
-def published(experiment: str) -> pd.DataFrame:
-    """One row per value that the document behind an experiment published; a range has two.
+@cache
+def summary_of(results: str, counters: str | None = None) -> Summary:
+    """Of a folder with runs, or of a parquet file of cases with one of their counters beside it."""
+    read = read_results([results])
+    if counters is not None and Path(counters).is_file():
+        runs = [str(record["run_id"]) for record in read.records]
+        read = replace(read, folders=dict.fromkeys(runs, Path(counters)))
+    return Summary(read)
 
-    setting (the document's words), message_bytes (null: not given), column (ours), value and unit
-    of that column, source with its date, place in it. Raises ConfigError for an experiment without
-    published values.
-    """
-    chosen = of_experiment(experiment)
+
+def ours_and_published(experiment: str, results: str, counters: str | None = None) -> str:
+    """The numbers of an experiment beside those of its document."""
+    summary = summary_of(results, counters)
+    chosen = [each for each in summary.documents if each.experiment == experiment]
     if not chosen:
-        known = sorted({each.experiment for each in references() if each.experiment})
-        raise ConfigError(f"{experiment} has no published values; it has: {', '.join(known)}")
-    rows = [
-        (
-            experiment,
-            setting,
-            point.message_bytes,
-            reference.column,
-            value * UNITS[reference.unit],
-            unit_of_column(reference.column),
-            f"{reference.source}, {reference.date}, {reference.machine}",
-            reference.place,
-        )
-        for reference in chosen
-        for point in reference.points
-        for setting, value in named_values(reference, point)
-    ]
-    return pd.DataFrame(rows, columns=list(PUBLISHED_COLUMNS)).astype({"message_bytes": "Int64"})
+        return f"{results} has no run of experiment={experiment} with a number of its document"
+    return report_text([*document_sections(chosen, summary.hardware)], MOST_ROWS, Terminal())
 
 
-def named_values(reference: Reference, point: Point) -> list[tuple[str, float]]:
-    """Its setting, `at 100 ms` where it has a time, and its value; both ends of a range."""
-    setting = reference.setting
-    if point.at_s is not None:
-        return [(f"{setting} {1e3 * point.at_s:.0f} ms", point.value)]
-    if point.low < point.high and math.isfinite(point.high - point.low):
-        return [(f"{setting}, low", point.low), (f"{setting}, high", point.high)]
-    return [(setting, point.value)]
+def quiz_answer(results: str) -> str:
+    summary = summary_of(results)
+    sections = [*quiz_sections(summary.results.cases, summary.results.records)]
+    return report_text(sections, MOST_ROWS, Terminal())
 
 
-def unit_of_column(column: str) -> str:
-    """GB/s, s, 1/s, or nothing for a ratio."""
-    units = {"gb_per_s": "GB/s", "per_s": "1/s", "s": "s", "bytes": "B"}
-    return next((unit for end, unit in units.items() if column.endswith(f"_{end}")), "")
+def published_curves(results: str, rows: Sequence[Row]) -> list[KnownCurve]:
+    """The documents' curves over size that belong to some of these rows."""
+    return known_curves(summary_of(results).documents, rows)
 
 
-def beside(values: pd.DataFrame, ours: pd.DataFrame) -> pd.DataFrame:
-    """One row per published value: setting, message_bytes, column, unit, published, ours, ratio
-    (ours / published).
-
-    `ours` has the columns setting, message_bytes, column and value, one row per measured setting;
-    where a row is missing, ours is null. Raises ConfigError for a point that occurs twice.
-    """
-    doubled = ours[ours.duplicated(list(POINT))]
-    if len(doubled):
-        raise ConfigError(
-            f"ours has {tuple(doubled.iloc[0][list(POINT)])} twice; take one value of each"
-        )
-    ours = ours[[*POINT, "value"]].astype({"message_bytes": "Int64"})
-    joined = values.merge(ours, on=list(POINT), how="left", suffixes=("", "_ours"))
-    joined = joined.rename(columns={"value": "published", "value_ours": "ours"})
-    joined["ratio"] = joined["ours"].astype("float64") / joined["published"]
-    return joined[[*POINT, "unit", "published", "ours", "ratio"]]
-
-
-def full_speed(intervals: pd.DataFrame) -> pd.DataFrame:
-    """One row per soak of soak_intervals, as stats.ramp says it.
-
-    steady_gb_per_s: the rate at the end, the median of the last fifth of the intervals;
-    full_speed_s: when 95 % of it was reached, null where that may not have been before;
-    least_gb_per_s: the slowest interval after that.
-    """
-    rows = []
-    for _, soak in intervals.groupby(list(CASE_KEY), sort=False):
-        at_s, rates, busy_s = (
-            soak[name].to_numpy(dtype=float) for name in ("at_s", "rate_gb_per_s", "busy_s")
-        )
-        ramp = ramp_of(at_s, rates * busy_s, busy_s)
-        if ramp is not None:
-            head = soak.iloc[0][[*CASE_KEY, *SOAK_CASE]].to_dict()
-            numbers = dict(zip(FULL_SPEED, (ramp.end, ramp.full_speed_s, ramp.least), strict=True))
-            rows.append(head | numbers)
-    frame = pd.DataFrame(rows, columns=[*CASE_KEY, *SOAK_CASE, *FULL_SPEED])
-    return frame.astype(dict.fromkeys(FULL_SPEED, "float64"))
+def streams_table(results: str) -> str:
+    """A line for each stream with how its rate rose, and a sentence on their first seconds."""
+    read = summary_of(results).results
+    rows = without_shared(row_dicts(read.cases))
+    return streams_text(until_full_speed(rows, read.records), Terminal())

@@ -21,12 +21,15 @@ from commbench.core.texts import (
     setting_texts,
     size_text,
 )
-from commbench.core.units import format_factor, format_seconds, plural
+from commbench.core.units import format_factor, plural
 from commbench.core.variables import brought_along
 from commbench.results.columns import grouped
-from commbench.stats.difference import Measured, differ
+from commbench.stats.difference import (
+    Measured,
+    are_enough,
+    differ,
+)
 from commbench.stats.interval import Interval
-from commbench.stats.launches import FEW_LAUNCHES
 
 from .case_names import FAMILY_VARIABLES, OF_BACKEND, OF_LABEL, telling
 from .fit import Family, answerable, families, key
@@ -65,25 +68,30 @@ class Best:
     """The comparison at one size. `rivals`: at least two, the fastest first.
 
     `shared`: the values of the variables in which they do not differ; `more`: those of them that
-    tell this comparison from others of its benchmark, as text.
+    tell this comparison from others of its benchmark, as text. `cases`: of how many comparisons it
+    is one, in which equal settings must have no winner.
     """
 
     shared: Mapping[str, Any]
     message_bytes: int
     rivals: tuple[Rival, ...]
     more: str = ""
+    cases: int = 1
 
     @classmethod
-    def of(cls, shared: Mapping[str, Any], message_bytes: int, rivals: Iterable[Rival]) -> Best:
+    def of(
+        cls, shared: Mapping[str, Any], message_bytes: int, rivals: Iterable[Rival], cases: int = 1
+    ) -> Best:
         """Rivals with equal times are ordered by name."""
         order = sorted(rivals, key=lambda rival: (rival.time.median_s, rival.name))
-        return cls(shared, message_bytes, tuple(order))
+        return cls(shared, message_bytes, tuple(order), cases=cases)
 
     @functools.cached_property
     def undistinguished(self) -> tuple[Rival, ...]:
         """The fastest, and those whose times do not differ from its."""
         fastest, *others = self.rivals
-        return (fastest, *(rival for rival in others if not differ(fastest.time, rival.time)))
+        alike = (rival for rival in others if not differ(fastest.time, rival.time, self.cases))
+        return (fastest, *alike)
 
     @property
     def is_decided(self) -> bool:
@@ -114,8 +122,13 @@ class Best:
 
     @property
     def launches(self) -> int:
-        """The fewest launches of a rival; below FEW_LAUNCHES, the best is that of this run."""
+        """The fewest launches of a rival."""
         return min(len(rival.time.launches_s) for rival in self.rivals)
+
+    @property
+    def of_this_run(self) -> bool:
+        """Whether the launches are too few for more than what was fastest in this run."""
+        return not are_enough(self.launches, self.launches, self.cases)
 
     @property
     def numbers(self) -> tuple[Any, ...]:
@@ -149,8 +162,8 @@ def fastest_by_size(cases: pd.DataFrame, *variables: str) -> pd.DataFrame:
     One row per size: what they share, message_bytes, best (its name, or "not distinguishable" where
     its interval does not differ from another's), median_s with its interval, second, ratio (the
     second median / the best), compared (how many), alike (names that do not differ from the best,
-    itself included), alike_s (their medians), launches (the fewest of those compared; below 3 the
-    best is that of this run). Raises CommbenchError like crossovers.
+    itself included), alike_s (their medians), launches (the fewest of those compared; below 5, of
+    several sizes more, the best is that of this run). Raises CommbenchError like crossovers.
     """
     import pandas as pd
 
@@ -170,12 +183,13 @@ def best_of_each_size(
     comparable_families."""
     compared: list[Best] = []
     for shared, named in comparable_families(cases, *variables, beside=beside):
-        for size in np.unique(np.concatenate([family.sizes for _, family in named])).tolist():
+        sizes = np.unique(np.concatenate([family.sizes for _, family in named])).tolist()
+        for size in sizes:
             rivals = [
                 Rival(name, family.at(size)) for name, family in named if size in family.sizes
             ]
             if len(rivals) > 1:
-                compared.append(Best.of(shared, size, rivals))
+                compared.append(Best.of(shared, size, rivals, len(sizes)))
     return compared
 
 
@@ -240,23 +254,6 @@ def shared_variables(*variables: str) -> list[str]:
 
 
 # ---------------------------------------------------------------- as text
-
-
-def best_text(best: Best) -> str:
-    """The fastest with its lead, or why none is named."""
-    few = best.launches < FEW_LAUNCHES
-    if not best.is_decided:
-        times = " and ".join(
-            f"{name} ({time.median.text(format_seconds)})" for name, time in best.undistinguished
-        )
-        over = plural(best.launches, "launch", "launches")
-        basis = f"with {over}, too few to be sure" if few else f"over {over}"
-        return f"{times} are {UNDECIDED} {basis}"
-    factor = format_factor(best.ratio)
-    time = best.median.text(format_seconds)
-    if few:
-        return f"{best.best} was fastest {THIS_RUN}, {time}; {best.second} took {factor} as long"
-    return f"{best.best} is fastest, {time}; {best.second} takes {factor} as long"
 
 
 def _best_cell(best: Best) -> str:

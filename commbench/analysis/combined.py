@@ -60,6 +60,7 @@ COMBINED: Mapping[str, Literal["first", "median", "min", "max"] | Callable[[Any]
     ),
     "limit_gb_per_s": "median",
     "limit_name": "first",
+    "limit_kind": "first",
     "efficiency": "median",
     "warnings": _all_flags,
 }

@@ -108,12 +108,18 @@ class Side:
 
 @dataclass(frozen=True)
 class ComparedVariable:
-    """A variable in which BASE and NEW may differ; the values, where given, select the rows of each
-    side."""
+    """A variable in which BASE and NEW may differ, or an entry of a map (`env.NAME`); the values,
+    where given, select the rows of each side."""
 
     name: str
     base: str | None = None
     new: str | None = None
+
+    @property
+    def entry(self) -> tuple[str, str] | None:
+        """The map and the name in it; None for a whole variable."""
+        column, dot, name = self.name.partition(".")
+        return (column, name) if dot else None
 
     @property
     def is_given(self) -> bool:
@@ -128,8 +134,8 @@ class ComparedVariable:
 
 
 def parse_by(words: Iterable[str]) -> tuple[ComparedVariable, ...]:
-    """`backend` or `backend=gloo:mpi`; raises ConfigError for unknown variables and for the
-    payload."""
+    """`backend`, `backend=gloo:mpi` or `env.NAME=1:36`; raises ConfigError for unknown variables
+    and for the payload."""
     variables = []
     for word in filter(None, map(str.strip, words)):
         name, given, values = word.partition("=")
@@ -138,7 +144,8 @@ def parse_by(words: Iterable[str]) -> tuple[ComparedVariable, ...]:
             raise ConfigError(
                 f"--by {name}: different payloads can't be compared; allowed: {allowed}"
             )
-        if name not in COMPARABLE:
+        column, _, entry = name.partition(".")
+        if name not in COMPARABLE and not (column in MAPS and entry):
             raise ConfigError(f"--by {name} is not a variable; allowed: {allowed}")
         base, colon, new = values.partition(":")
         if given and not (base and colon and new):
@@ -195,17 +202,18 @@ def select_rows(side: Side, by: Sequence[ComparedVariable]) -> Side:
     cases = side.cases
     for variable in by:
         wanted = getattr(variable, side.name.lower())
-        if wanted is None:
-            continue
-        values = _values(cases, variable.name)
-        if wanted not in set(values):
-            listed = ", ".join(sorted(set(values), key=natural_key))
-            raise ConfigError(
-                f"{side.name} has no case with {variable.name}={wanted}; it has {listed}"
-            )
-        cases = cases[values == wanted]
+        if wanted is not None:
+            values = _values(cases, variable)
+            if wanted not in set(values):
+                listed = ", ".join(sorted(set(values), key=natural_key))
+                raise ConfigError(
+                    f"{side.name} has no case with {variable.name}={wanted}; it has {listed}"
+                )
+            cases = cases[values == wanted]
+        if variable.entry:
+            cases = _without_entry(cases, *variable.entry)
     if len(cases) == len(side.cases):
-        return side
+        return replace(side, cases=cases)
     own = set(cases["run_id"])
     runs = tuple(run for run in side.runs if run.get("run_id") in own)
     given = [(each.name, getattr(each, side.name.lower())) for each in by if each.is_given]
@@ -214,12 +222,26 @@ def select_rows(side: Side, by: Sequence[ComparedVariable]) -> Side:
     return replace(side, cases=cases, runs=runs, label=label)
 
 
-def _values(cases: pd.DataFrame, name: str) -> pd.Series[str]:
-    """The values of a variable as texts, those of a map without what all rows of a backend have."""
-    if name not in MAPS:
-        return cases[name].map(variable_text)
+def _without_entry(cases: pd.DataFrame, column: str, entry: str) -> pd.DataFrame:
+    """The rows with the rest of a map, which must be the same on both sides."""
     import pandas as pd
 
+    maps = (row[column] or {} for row in row_dicts(cases[[column]]))
+    rest = [{name: each[name] for name in each if name != entry} for each in maps]
+    return cases.assign(**{column: pd.Series(rest, index=cases.index, dtype=object)})
+
+
+def _values(cases: pd.DataFrame, variable: ComparedVariable) -> pd.Series[str]:
+    """The values of a variable as texts, those of a map without what all rows of a backend have."""
+    import pandas as pd
+
+    name = variable.name
+    if variable.entry:
+        column, entry = variable.entry
+        maps = (row[column] or {} for row in row_dicts(cases[[column]]))
+        return pd.Series([variable_text(each.get(entry)) for each in maps], index=cases.index)
+    if name not in MAPS:
+        return cases[name].map(variable_text)
     reduced = without_shared(row_dicts(cases[["backend", *MAPS]]))
     return pd.Series([variable_text(row[name]) for row in reduced], index=cases.index)
 
@@ -228,7 +250,7 @@ def by_two_values(source: Side, by: Sequence[ComparedVariable]) -> tuple[Compare
     """`by` with the two values that its first variable has in one source: BASE is the first of
     them. Raises ConfigError where it has not two."""
     first, *others = by
-    values = sorted(set(_values(source.cases, first.name)), key=natural_key)
+    values = sorted(set(_values(source.cases, first)), key=natural_key)
     if len(values) != 2:
         listed = ", ".join(values)
         raise ConfigError(
@@ -370,7 +392,7 @@ class Joined(NamedTuple):
 def _joined(base: Side, new: Side, by: Sequence[ComparedVariable]) -> Joined:
     """The rows that belong together; raises ConfigError where both sides have no case in common."""
     changed = changed_backends(base, new)
-    names = tuple(variable.name for variable in by)
+    names = tuple(variable.name for variable in by if not variable.entry)
     # gloo has no native engine, mpi has: where nothing is in common without it, a backend brings
     # its engine
     brought = dict.fromkeys(

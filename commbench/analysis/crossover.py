@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from commbench.core.texts import setting_texts
 from commbench.core.units import about_bytes, format_bytes
 from commbench.results.columns import grouped
-from commbench.stats.launches import FEW_LAUNCHES
 
 from .best import (
     THIS_RUN,
@@ -55,7 +54,7 @@ class Comparison:
     undecided.
 
     `log_ratio` [n]: log of the first median / the second; negative where the first is faster.
-    `launches`: the smallest number of launches of a size.
+    `of_this_run`: some size has too few launches for more.
     """
 
     names: tuple[str, str]
@@ -63,7 +62,7 @@ class Comparison:
     sizes: NDArray[np.int64]
     winners: NDArray[np.int64]
     log_ratio: NDArray[np.float64]
-    launches: int
+    of_this_run: bool
 
     @functools.cached_property
     def firm(self) -> NDArray[np.int64]:
@@ -154,15 +153,16 @@ def comparisons(cases: pd.DataFrame, variable: str = "backend") -> list[Comparis
                     shared,
                     size,
                     [Rival(first_name, first.at(size)), Rival(second_name, second.at(size))],
+                    cases=sizes.size,
                 )
                 for size in sizes.tolist()
             ]
             names = (first_name, second_name)
             winners = [names.index(best.best) if best.is_decided else -1 for best in best_at]
             log_ratio = np.log(first.median_s[left] / second.median_s[right])
-            launches = min(best.launches for best in best_at)
+            of_this_run = any(best.of_this_run for best in best_at)
             compared.append(
-                Comparison(names, shared, sizes, np.array(winners), log_ratio, launches)
+                Comparison(names, shared, sizes, np.array(winners), log_ratio, of_this_run)
             )
     return compared
 
@@ -176,7 +176,7 @@ def _outcome(pair: Comparison) -> str:
             f"; {pair.names[int(decided[0])]} is faster at one size only" if decided.size else ""
         )
         return f"{pair.names[0]} and {pair.names[1]} are {UNDECIDED}{at_one}"
-    where = "" if pair.launches >= FEW_LAUNCHES else f"{THIS_RUN} "
+    where = f"{THIS_RUN} " if pair.of_this_run else ""
     if not crossings:
         faster = pair.names[int(certain[0])]
         slower = pair.names[1 - int(certain[0])]

@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from commbench.analysis.case_names import case_names
+from commbench.core.layout import Layout
 from commbench.core.states import Row, case_status
 from commbench.core.texts import span_text
 from commbench.core.units import format_number, format_seconds
@@ -14,15 +15,25 @@ from commbench.core.variables import MODEL_ENGINE, NAMES
 from commbench.hardware.host import is_busy
 from commbench.results.columns import grouped
 from commbench.results.flags import UNBOUND, binding_text, warnings_of
-from commbench.results.run_folder import mapping_or_empty
+from commbench.results.run_folder import clock_text, mapping_or_empty
 
 from .machines import nodes_of
 
 # the columns of a row that causes reads
-JUDGED = (*NAMES, "label", "status", "warnings", "unmeasured_s", "visits_s")
+MODES = ("fast_mode_s", "slow_mode_s", "slow_share")
+JUDGED = (
+    *NAMES,
+    "label",
+    "status",
+    "warnings",
+    "unmeasured_s",
+    "visits_s",
+    "core_wait_share",
+    *MODES,
+)
 READING = "p2p_latency_s"  # of the reference case
 MOST_NODES = 3
-MOST_SOAKS = 3  # that are named
+MOST_NAMED = 3  # soaks, and cases with two typical times
 GAPS_SHARE = 0.01  # of a soak that may pass outside its repetitions
 
 
@@ -32,17 +43,20 @@ def causes(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[str]:
     if not measured:
         return []
     return [
-        *dict.fromkeys(text for run in _first_of_sweeps(runs) for text in _busy(run)),
+        *_busy(_first_of_sweeps(runs)),
+        *_core_waits(measured),
         *_shared_cores(runs, measured),
-        *(text for run in runs for text in _moved(run)),
+        *_moved(runs),
+        *_two_modes(measured),
         *_gaps(measured),
         *_bindings(runs, {str(row["backend"]) for row in measured if _is_crowded(row)}),
+        *filter(None, [clock_text(runs)]),
     ]
 
 
 def _first_of_sweeps(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The first run of each command: in the load of the others are the runs before them."""
-    in_order = sorted(runs, key=lambda run: str(run.get("started_at")))
+    in_order = sorted(runs, key=lambda run: str(run.get("run_id")))
     by_sweep = grouped(in_order, lambda run: str(run.get("sweep_id") or run.get("run_id")))
     return [of_sweep[0] for of_sweep in by_sweep.values()]
 
@@ -59,7 +73,7 @@ def busy_nodes(run: Mapping[str, Any]) -> Iterator[tuple[str, float, float]]:
     ranks = mapping_or_empty(run.get("world")).get("ranks")
     for number, node in enumerate(nodes_of(run)):
         load = node.get("host.load_1min")
-        cores = _cores(node)
+        cores = _cores(run, node)
         if not load or not cores:
             continue
         on_node = len(ranks[number]) if isinstance(ranks, list) and number < len(ranks) else 1
@@ -67,26 +81,42 @@ def busy_nodes(run: Mapping[str, Any]) -> Iterator[tuple[str, float, float]]:
             yield str(node.get("host.hostname")), float(load), cores
 
 
-def _cores(node: Mapping[str, Any]) -> float:
-    """The cores that ranks may use; 0 where unknown. A bound process sees only its own."""
-    allowed = node.get("limits.cpu_cores") if node.get("run.bind") == "none" else None
+def _cores(run: Mapping[str, Any], node: Mapping[str, Any]) -> float:
+    """The cores of a node that ranks may use; 0 where unknown. A bound process sees only its
+    own."""
+    allowed = node.get("limits.cpu_cores") if binding_text(run) == UNBOUND else None
     return float(allowed or node.get("host.cpu_logical_cores") or 0)
 
 
-def _busy(run: Mapping[str, Any]) -> Iterator[str]:
-    busy = list(busy_nodes(run))
-    alone = len(nodes_of(run)) == 1
-    for host, load, cores in busy[:MOST_NODES]:
-        name = "this machine" if alone else host
-        yield f"{name} was busy: load {format_number(load)} on {cores:g} cores"
+def _busy(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The load of each host, once for all runs on it."""
+    hosts = {node.get("host.hostname") for run in runs for node in nodes_of(run)}
+    busy = grouped(
+        (found for run in runs for found in busy_nodes(run)),
+        lambda found: (found[0], found[2]),
+    )
+    for (host, cores), found in [*busy.items()][:MOST_NODES]:
+        name = "this machine" if len(hosts) == 1 else host
+        loads = span_text([load for _, load, _ in found], format_number)
+        yield f"{name} was busy: load {loads} on {cores:g} cores"
     if len(busy) > MOST_NODES:
         yield f"and {len(busy) - MOST_NODES} more nodes"
 
 
+def _core_waits(rows: Sequence[Row]) -> Iterator[str]:
+    """For which share of the measured time the ranks of each backend had no core."""
+    waited = [row for row in rows if "waited" in warnings_of(row)]
+    for backend, own in grouped(waited, lambda row: str(row["backend"])).items():
+        percent = span_text([100 * row["core_wait_share"] for row in own], "{:.0f}".format)
+        numbers = f"{len(own)} number{'' if len(own) == 1 else 's'}"
+        yield f"ranks of {backend} waited for a core, {percent} % of the time ({numbers})"
+
+
 def _shared_cores(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> Iterator[str]:
-    """Which backends had more threads than cores, or ranks than GPUs."""
+    """Which backends had ranks on one GPU, or more threads than cores, where nobody knows how long
+    these have waited for one."""
     crowded = list(filter(_is_crowded, rows))
-    cores = {count for run in runs for node in nodes_of(run) if (count := _cores(node))}
+    cores = {count for run in runs for node in nodes_of(run) if (count := _cores(run, node))}
     of_node = f"the {min(cores):g} cores" if len(cores) == 1 else "the cores of a node"
     for backend, own in grouped(crowded, lambda row: str(row["backend"])).items():
         if any(row["device"] == "cuda" for row in own):
@@ -95,23 +125,46 @@ def _shared_cores(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> Ite
             layouts = sorted({str(row["layout"]) for row in own})
             every = {str(row["layout"]) for row in rows if row["backend"] == backend}
             where = f" in {', '.join(layouts)}" if set(layouts) != every else ""
-            yield f"{backend} has more threads than {of_node}{where}"
+            ranks = max(Layout.parse(layout).ranks_per_node for layout in layouts)
+            what = f"{ranks} ranks on" if ranks > min(cores, default=ranks) else "more threads than"
+            yield f"{backend} has {what} {of_node}{where}"
 
 
 def _is_crowded(row: Row) -> bool:
-    return "oversubscribed" in warnings_of(row)
+    is_measured = row["device"] != "cuda" and row.get("core_wait_share") is not None
+    return "oversubscribed" in warnings_of(row) and not is_measured
 
 
-def _moved(run: Mapping[str, Any]) -> Iterator[str]:
-    """How far the reference case moved between the passes, where at least half of them differ from
-    the others."""
-    passes = [entry for entry in run.get("reference") or [] if isinstance(entry, Mapping)]
-    if not passes or 2 * sum(bool(entry.get("moved")) for entry in passes) < len(passes):
+def _moved(runs: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """How far the reference case moved between the passes, by backend, in runs where at least half
+    of the passes differ from the others."""
+    medians_s: dict[str, list[float]] = {}
+    for run in runs:
+        passes = [entry for entry in run.get("reference") or [] if isinstance(entry, Mapping)]
+        if 2 * sum(bool(entry.get("moved")) for entry in passes) >= max(len(passes), 1):
+            backend = str(mapping_or_empty(run.get("backend")).get("name"))
+            own = [entry[READING][0] for entry in passes if entry.get(READING)]
+            medians_s.setdefault(backend, []).extend(own)
+    spans = [
+        f"{span_text(own, format_seconds)} with {backend}"
+        for backend, own in medians_s.items()
+        if own
+    ]
+    if spans:
+        took = f"the reference case, 8 B after each pass, took {', '.join(spans)}"
+        yield f"the machine changed between passes, which the intervals include: {took}"
+
+
+def _two_modes(rows: Iterable[Row]) -> Iterator[str]:
+    """The cases whose repetitions have two typical times, with both."""
+    apart = [row for row in rows if (row.get("slow_share") or 0.0) > 0]
+    if len(apart) > MOST_NAMED:
+        yield f"{len(apart)} cases have two typical times, both in the interval"
         return
-    medians = [entry[READING][0] for entry in passes if entry.get(READING)]
-    if medians:
-        backend = mapping_or_empty(run.get("backend")).get("name")
-        yield f"{backend} at 8 B moved between passes: {span_text(medians, format_seconds)}"
+    for row, name in zip(apart, case_names(apart), strict=True):
+        fast, slow = (format_seconds(float(row[column])) for column in MODES[:2])
+        share = f"{100 * float(row['slow_share']):.0f} %"
+        yield f"{name} has two typical times: {fast}, and {slow} in {share} of the repetitions"
 
 
 def _gaps(rows: Iterable[Row]) -> Iterator[str]:
@@ -122,7 +175,7 @@ def _gaps(rows: Iterable[Row]) -> Iterator[str]:
         if (row.get("unmeasured_s") or 0.0) > GAPS_SHARE * (row.get("visits_s") or 0.0)
     ]
     gaps_s = [float(row["unmeasured_s"]) for row in soaks]
-    if len(soaks) > MOST_SOAKS:
+    if len(soaks) > MOST_NAMED:
         gaps = span_text(gaps_s, format_seconds)
         yield f"{len(soaks)} soaks: {gaps} passed between the repetitions of each"
         return

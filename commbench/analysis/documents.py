@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import truediv
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,14 +22,16 @@ from commbench.core.errors import CommbenchError
 from commbench.core.states import Row
 from commbench.core.texts import name_of
 from commbench.results.columns import grouped, hashable
+from commbench.results.intervals import interval_of
 from commbench.results.load import read_rows, row_dicts
-from commbench.stats.interval import Interval
+from commbench.stats.interval import Interval, of_formula
 from commbench.stats.verdict import compare_launches
 
 from .case_names import telling
 from .cold_start import CASE_KEY, intervals_of_soaks, until_full_speed
 from .fit import key
 from .reference import UNITS, Point, Reference, fact, of_experiment
+from .symmetric_pairs import SYMMETRIC
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,10 +41,29 @@ GIVEN = ("world_size", "message_bytes")  # what a program was given: no result t
 EXPERIMENT = "experiment="  # among the overrides in run.json
 REPEATED = ("pair", "window")  # alike cases differ in these; a window may shrink with the size
 RATIO_SHARED = ("benchmark", "backend", "layout", "device", "dtype", "message_bytes")
-STATISTICS: Mapping[str, Callable[[Sequence[float]], float]] = {
-    "min": min,
-    "median": statistics.median,
-    "max": max,
+# columns whose interval is that of the time
+TIMED = ("median_s", "algbw_gb_per_s", "busbw_gb_per_s", "message_rate_per_s", "efficiency")
+
+
+def least(values: Iterable[Interval]) -> Interval:
+    """The least that is certain: of which the upper end is lowest."""
+    return min(values, key=lambda each: (each.high, each.value))
+
+
+def largest(values: Iterable[Interval]) -> Interval:
+    """The largest that is certain: of which the lower end is highest."""
+    return max(values, key=lambda each: (each.low, each.value))
+
+
+def middle(values: Sequence[Interval]) -> Interval:
+    """A single value, or the median of several, which has no interval: their range says more."""
+    return values[0] if len(values) == 1 else Interval(median(each.value for each in values))
+
+
+STATISTICS: Mapping[str, Callable[[Sequence[Interval]], Interval]] = {
+    "min": least,
+    "median": middle,
+    "max": largest,
 }
 
 
@@ -57,28 +79,39 @@ class Compared:
     point: Point
     message_bytes: int | None
     name: str
-    values: tuple[float, ...]
+    values: tuple[Interval, ...]
     stand_in: str = ""
-    interval: Interval | None = None  # of a ratio whose sides have several launches
 
     @property
-    def ours(self) -> float:
+    def ours(self) -> Interval:
         return STATISTICS[self.reference.statistic or "median"](self.values)
+
+    @property
+    def asymmetric(self) -> int:
+        """How many ratios of two directions are neither small nor within their intervals."""
+        return sum(each.low > 1 and each.value > 1 + SYMMETRIC for each in self.values)
 
     @property
     def ratio(self) -> float:
         """Ours over the published value; over the nearer end of a range, 1 within it, also where
         one bound is published and met."""
-        return self.point.beyond(self.ours)
+        return self.point.beyond(self.ours.value)
 
     @property
-    def beyond(self) -> str | None:
-        """`within` a published bound, `above` or `below` it; None for other values."""
+    def answer(self) -> str | None:
+        """`within` a published bound, `above` or `below` it; `undecided` where the intervals hold
+        the bound, or are not known. None for other values."""
         point = self.point
         if math.isfinite(point.high - point.low):
             return None
-        outside = "above" if self.ours > point.high else "below"
-        return "within" if point.low <= self.ours <= point.high else outside
+        judged = self.values if len(self.values) > 1 else (self.ours,)
+        low = min(each.low for each in judged)
+        high = max(each.high for each in judged)
+        if point.low <= low and high <= point.high:
+            return "within"
+        if low > point.high:
+            return "above"
+        return "below" if high < point.low else "undecided"
 
 
 @dataclass(frozen=True)
@@ -111,8 +144,8 @@ def documents(
         ids = [str(record.get("run_id")) for record in own]
         measured = cases[cases["run_id"].isin(ids) & (cases["status"] == "ok")]
         if values and len(measured):
-            where = [folders[run] for run in ids if run in folders]
-            found.append(_document(str(name), values, measured, where, own))
+            where = dict.fromkeys(folders[run] for run in ids if run in folders)
+            found.append(_document(str(name), values, measured, [*where], own))
     return found
 
 
@@ -127,6 +160,9 @@ def _document(
     is_timed = any(each.column == OVER_TIME for each in values)
     intervals = _read_intervals(cases, folders) if is_timed else None
     compared: list[Compared] = []
+    by_run = sorted(rows, key=lambda row: str(row["run_id"]))
+    own = [*dict.fromkeys(str(row["label"]) for row in by_run if row["label"])]
+    values = [each.with_labels(own) for each in values]
     for each in values:
         fitting = [row for row in rows if each.fits(row)]
         if each.column == OVER_TIME:
@@ -169,11 +205,7 @@ def _direct(reference: Reference, rows: Sequence[Row]) -> Iterator[Compared]:
     range. A statistic is over all cases and sizes."""
     known = [row for row in rows if row.get(reference.column) is not None]
     for point in reference.points:
-        inside = [
-            row
-            for row in known
-            if point.least_bytes <= (row["message_bytes"] or 0) <= point.most_bytes
-        ]
+        inside = [row for row in known if point.holds(row["message_bytes"])]
         if reference.statistic and inside:
             yield _compared(reference, point, inside, None, "")
             continue
@@ -188,9 +220,14 @@ def _direct(reference: Reference, rows: Sequence[Row]) -> Iterator[Compared]:
 def _compared(
     reference: Reference, point: Point, rows: Sequence[Row], size: int | None, name: str
 ) -> Compared:
-    scale = UNITS[reference.unit]
-    values = tuple(row[reference.column] / scale for row in rows)
+    values = tuple(_value(row, reference.column, reference.unit) for row in rows)
     return Compared(reference, point, size, name, values, _stand_in(reference, rows[0]))
+
+
+def _value(row: Row, column: str, unit: str) -> Interval:
+    """A column of a row in that unit; without an interval where its interval is not the time's."""
+    measured = interval_of(row, column) if column in TIMED else None
+    return 1 / UNITS[unit] * (measured or Interval(row[column]))
 
 
 def _names(rows: Sequence[Row]) -> list[str]:
@@ -200,36 +237,46 @@ def _names(rows: Sequence[Row]) -> list[str]:
 
 
 def _ratios(reference: Reference, rows: Sequence[Row]) -> Iterator[Compared]:
-    """Rows with the first value of a variable over rows with the second: the largest ratio where
-    the document has an upper bound, else that of the largest size."""
+    """Rows with the first value of a variable over rows with the second: the decisive ratio where
+    the document has an upper bound, else that of the largest size. The two directions of a pair
+    have no order: theirs is the faster over the slower."""
     assert reference.over is not None
     ((variable, (first, second)),) = reference.over.items()
     (point,) = reference.points
-    known = [row for row in rows if row.get(reference.of)]
+    known = [row for row in rows if row.get(reference.of) and point.holds(row["message_bytes"])]
     ratios: dict[tuple[str, int], list[Interval]] = {}
     examples: dict[tuple[str, int], Row] = {}  # a row of each
     libraries: dict[str, None] = {}  # that stand in
     for alike in grouped(known, _link).values():
-        sides = grouped(alike, lambda row: fact(row, variable))
+        sides = grouped(alike, lambda row: str(fact(row, variable)))
         if first in sides and second in sides:
             for side, library in reference.libraries.items():
                 names = (str(row.get("library")) for row in sides.get(side, ()))
                 libraries |= dict.fromkeys(_short(name) for name in names if library not in name)
             ratio = _ratio(reference.of, sides[first], sides[second])
+            if reference.is_of_directions and ratio.value < 1:
+                ratio = _ratio(reference.of, sides[second], sides[first])
             ratios.setdefault(_place(alike[0]), []).append(1 / UNITS[reference.unit] * ratio)
             examples.setdefault(_place(alike[0]), alike[0])
     by_layout = grouped(ratios, lambda place: place[0])
     for layout, places in by_layout.items():
         name = layout if len(by_layout) > 1 else ""
-        if math.isfinite(point.low):
-            chosen = max(places)
-        else:
-            chosen = max(places, key=lambda place: max(each.value for each in ratios[place]))
-        found = ratios[chosen]
-        values = tuple(each.value for each in found)
-        interval = found[0] if len(found) == 1 and found[0].is_known else None
+        chosen = max(places)
+        if not math.isfinite(point.low):
+            decisive = _decisive(point, [each for place in places for each in ratios[place]])
+            chosen = next(place for place in places if decisive in ratios[place])
         stand_in = _stand_in(reference, examples[chosen], libraries)
-        yield Compared(reference, point, chosen[1] or None, name, values, stand_in, interval)
+        found = tuple(ratios[chosen])
+        yield Compared(reference, point, chosen[1] or None, name, found, stand_in)
+
+
+def _decisive(point: Point, ratios: Sequence[Interval]) -> Interval:
+    """Of ratios with one upper bound, the largest that is certain where it is above the bound, else
+    the one that reaches highest."""
+    most = largest(ratios)
+    if most.low > point.high:
+        return most
+    return max(ratios, key=lambda each: (each.high, each.value))
 
 
 def _place(row: Row) -> tuple[str, int]:
@@ -237,11 +284,15 @@ def _place(row: Row) -> tuple[str, int]:
 
 
 def _ratio(column: str, above: Sequence[Row], below: Sequence[Row]) -> Interval:
-    """Of the medians, with the interval of compare where each side is launches of one case."""
+    """Of the medians: with the intervals of two rows, or of compare where each side is launches of
+    one case."""
+    if len(above) == len(below) == 1:
+        sides = (_value(row, column, "x") for row in (*above, *below))
+        return of_formula(truediv, *sides)
     first, second = (np.array([row[column] for row in side]) for side in (above, below))
     ratio = compare_launches(second, first, margin=0).ratio
     is_of_launches = all(len({row["case_id"] for row in side}) == 1 for side in (above, below))
-    return ratio if is_of_launches else Interval(ratio.value)
+    return ratio if is_of_launches else Interval(ratio.value, n=ratio.n, of=ratio.of)
 
 
 def _short(library: str) -> str:
@@ -273,9 +324,10 @@ def _over_time(
     ]
     for point in reference.points:
         rates = (_rate_at(soak, point.at_s or 0.0) for soak in soaks)
-        values = [rate / UNITS[reference.unit] for rate in rates if rate is not None]
+        scale = UNITS[reference.unit]
+        values = tuple(Interval(rate / scale) for rate in rates if rate is not None)
         if values:
-            yield Compared(reference, point, None, "", tuple(values), _stand_in(reference, rows[0]))
+            yield Compared(reference, point, None, "", values, _stand_in(reference, rows[0]))
 
 
 def _rate_at(soak: pd.DataFrame, at_s: float) -> float | None:

@@ -4,7 +4,7 @@ numbers can be trusted."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,11 +30,11 @@ UNFINISHED_WORDS: Mapping[RunStatus | None, str] = {
 }
 
 
-def headline(combined: CombinedCases, others: Sequence[str]) -> str:
-    """What was measured, in one sentence; `others`: on soaks and pairs, where there is no more."""
+def scope_text(combined: CombinedCases) -> str:
+    """What was measured but soaks, in one sentence; empty without a number."""
     measured = combined.shown
     if not len(measured):
-        return others[0] if others else "No case has a number; what was tried is below."
+        return ""
     sizes = [int(size) for size in measured["message_bytes"] if size > 0]
     benchmarks = ", ".join(combined.lines())
     backends = ", ".join(sorted(set(measured["backend"]), key=natural_key))

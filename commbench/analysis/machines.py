@@ -13,6 +13,7 @@ from commbench.results.columns import grouped
 from commbench.results.network_cards import interfaces_of
 from commbench.results.run_folder import mapping_or_empty
 
+OWN_CORES = ("run.bind", "host.cpu_affinity")  # expected to differ: each rank has cores of its own
 CORES_ALLOWED = "cores allowed"  # of a process: its binding, not its machine, decides
 SHOWN_FACTS = (  # of each machine where they are known
     ("CPU", "host.cpu_model"),
@@ -162,7 +163,7 @@ def rank_differences(records: Iterable[Record]) -> list[tuple[str, str, str]]:
     for record in records:
         provenance = mapping_or_empty(record.get("provenance"))
         for key, groups in mapping_or_empty(provenance.get("differences")).items():
-            if isinstance(groups, Mapping) and key != "run.bind":  # each rank has cores of its own
+            if isinstance(groups, Mapping) and key not in OWN_CORES:
                 for value, ranks in groups.items():
                     differences[str(key), str(value), ", ".join(map(str, _list(ranks)))] = None
     return list(differences)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any
 
@@ -59,6 +59,10 @@ class Point:
         """The value, or the bound that there is."""
         return self.low if math.isfinite(self.low) else self.high
 
+    def holds(self, message_bytes: int | None) -> bool:
+        """Whether the value is of messages of that size, 0 for none."""
+        return self.least_bytes <= (message_bytes or 0) <= self.most_bytes
+
     def beyond(self, value: float) -> float:
         """By which factor a value in that unit lies above the end, or below 1 before the begin; 1
         between them."""
@@ -103,8 +107,9 @@ class Reference:
     ranks: int | None = None
     library: str = ""
     of: str = ""  # the column of which a ratio is
-    over: Mapping[str, Any] | None = None  # a ratio: of rows with the first value over the second
+    over: Mapping[str, Sequence[str]] | None = None  # of rows with the first value over the second
     libraries: Mapping[str, str] = field(default_factory=dict)  # of values of `over`
+    labels: tuple[str, ...] = ()  # its settings, for which other labels may stand
     statistic: str = ""  # over all cases that fit; else each case stands for itself
     place: str = ""
     note: str = ""
@@ -130,6 +135,11 @@ class Reference:
         return self.source.startswith("commbench ")
 
     @property
+    def is_of_directions(self) -> bool:
+        """Whether its ratio is of the two directions of a pair."""
+        return self.over is not None and "direction" in self.over
+
+    @property
     def is_of_a_machine(self) -> bool:
         return bool(self.recognised_by or self.label)
 
@@ -141,6 +151,23 @@ class Reference:
             for patterns in (self.recognised_by, [self.label] if self.label else ())
             if patterns
         )
+
+    def with_labels(self, own: Sequence[str]) -> Reference:
+        """The value with as many labels of runs in place of its own, also in the words for it."""
+        if not self.labels or len(own) != len(self.labels) or set(own) & set(self.labels):
+            return self
+        stand_ins = dict(zip(self.labels, own, strict=True))
+        over = self.over and {
+            name: [stand_ins.get(value, value) for value in values]
+            for name, values in self.over.items()
+        }
+        where = tuple(
+            {**values, "label": stand_ins[values["label"]]} if "label" in values else values
+            for values in self.where
+        )
+        words = re.split(r"\b", self.setting)
+        setting = "".join(stand_ins.get(word, word) for word in words)
+        return replace(self, setting=setting, where=where, over=over)
 
     def fits(self, row: Row) -> bool:
         """Whether a row has what the document measured, wherever that was."""
@@ -158,9 +185,7 @@ class Reference:
         return self.fits(row) and of_ranks and in_place and row[self.column] is not None
 
     def point_of(self, message_bytes: int | None) -> Point | None:
-        size = message_bytes or 0
-        within = (each for each in self.points if each.least_bytes <= size <= each.most_bytes)
-        return next(within, None)
+        return next((each for each in self.points if each.holds(message_bytes)), None)
 
 
 def _is_in(pattern: str, text: str) -> bool:
@@ -245,8 +270,12 @@ def _reference(keys: dict[str, Any]) -> Reference:
     points = tuple(_points(bound, keys.pop(bound), sizes))
     where = keys.pop("where")
     patterns = keys.pop("recognised_by") or ()
+    over = {name: [*map(str, values)] for name, values in (keys.pop("over", None) or {}).items()}
+    labels = tuple(keys.pop("labels", ()))
     return Reference(
         **keys | {"date": str(keys["date"])},
+        over=over or None,
+        labels=labels,
         points=points,
         where=tuple(where) if isinstance(where, list) else (where,),
         recognised_by=tuple(patterns) if isinstance(patterns, list | tuple) else (patterns,),

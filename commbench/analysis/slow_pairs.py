@@ -59,7 +59,7 @@ from .case_names import differing
 if TYPE_CHECKING:
     import pandas as pd
 
-UNUSABLE = frozenset({"oversubscribed", "throttled", "impossible"})
+UNUSABLE = frozenset({"oversubscribed", "waited", "throttled", "impossible"})
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
 LEAST_CLASS_PAIRS = 3  # of a class: if two pairs differ, neither is known to be the slow one
 CLASSES: Mapping[Link, str] = {

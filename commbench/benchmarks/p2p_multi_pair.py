@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from commbench.core.case import Shape
+from commbench.core.layout import ACROSS_NODES, Layout
 from commbench.core.variables import Case
 
 from .p2p_bandwidth import P2PBandwidth
@@ -26,6 +29,11 @@ class P2PMultiPair(P2PBandwidth):
         )
 
     def bus_factor(self, case: Case, size: int) -> float | None:
-        """None: the aggregate rate P W S / t is not that of a single link, and P does not follow
-        from the size."""
-        return None
+        """Between two nodes the share of the pairs that send in the busier direction, which is what
+        their network carries. Else None: the aggregate rate P W S / t is that of many links."""
+        layout = Layout.parse(case.layout)
+        if layout.nodes != 2 or case.device != "cpu":
+            return None
+        crossing = [pair for pair in case.pairs if layout.link(pair) == ACROSS_NODES]
+        directions = Counter(first < second for first, second in crossing)
+        return max(directions.values()) / len(case.pairs) if crossing else None

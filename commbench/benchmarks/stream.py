@@ -23,7 +23,10 @@ class Stream(PointToPoint):
         if case.streams is None:
             return "a stream needs connections that carry bytes, not messages; use backend=tcp"
         if case.schedule == "rounds":
-            return "a stream has one pair at a time; use schedule=serial"
+            return (
+                "a stream has one pair at a time; use schedule=serial, or"
+                " benchmark=[p2p_bandwidth] for pairs at once"
+            )
         if case.cache == "rotate":
             return "a stream is written from one buffer; use cache=warm"
         return "a stream has no computation beside it" if case.timed is not None else None

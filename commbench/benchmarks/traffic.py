@@ -143,7 +143,7 @@ def _read_file(path: str) -> FileTraffic:
             f" {', '.join((*PATTERNS, *USUAL))}, or the path of a matrix"
         )
     try:
-        lines = whole_file(path).decode(errors="replace").splitlines()
+        lines = whole_file(path).decode("utf-8-sig", errors="replace").splitlines()
     except OSError as error:
         raise ConfigError(
             f"traffic={path} can't be read: {error.strerror}; choose another file"

@@ -39,7 +39,7 @@ from .compare import FAILURES, compare_command, failures_of
 from .options import CommandParser, add_delta, whole_number
 from .plans import planned_here
 
-AB_USAGE = """commbench ab KEY=VALUE ... --vs KEY=VALUE ... [--launches 10] [--fail-on slower]
+AB_USAGE = """commbench ab KEY=VALUE ... --vs KEY=VALUE ... [--launches N] [--fail-on slower]
 commbench ab backend=mpi sizes=[8,1MiB] --vs engine=python
 commbench ab layout=1x4 --vs env.GLOO_SOCKET_IFNAME=eth1 --launches 20 --fail-on slower
 commbench ab backend=nccl --vs python=/opt/new/bin/python    # another torch and NCCL"""
@@ -47,12 +47,14 @@ AB_EPILOGUE = """\
 The overrides before --vs are BASE; NEW is the same with the overrides after --vs applied on top.
 Each launch of each side is a fresh world; which side begins is drawn for every two launches, then
 reversed (ABBA).
+Settings that are alike are SUSPECT in about 1 % of cases (with 3 launches: 3 %).
 python=FILE: that Python runs the launches of the side. It must have commbench, unless this command
 is commbench.pyz.
 Exit status: that of `commbench compare`; also 1, 3 or more where a run ended with it."""
 PYTHON_KEY = "python="  # of a side, and no key of the configuration
 ASK_S = 60.0
 OWN_KEYS = ("trial", "label")  # this command sets them
+LAUNCHES = 10  # unless cases need more
 MAX_LAUNCHES = 1000
 
 
@@ -69,6 +71,8 @@ def ab(words: Sequence[str]) -> int:
     overrides, jobs = _sides(options)
     planned = {side: planned_here(job.settings) for side, job in jobs.items()}
     by, cases = differing(planned["base"], planned["new"])
+    if options.launches is None:
+        options.launches = max(LAUNCHES, launches_needed(cases, paired=True))
     _check_launches(options, failures, cases)
     if jobs["base"].settings.plan:
         return max(run.run(side, config_dir=options.config_dir) for side in overrides.values())
@@ -187,8 +191,11 @@ def _ab_parser() -> argparse.ArgumentParser:
         help="further overrides of NEW, or other values",
     )
     least = launches_needed(1, paired=True)
-    launches = f"of each side (default 10); a verdict needs {least}, and more for several cases"
-    add("--launches", type=whole_number(1, MAX_LAUNCHES), default=10, metavar="N", help=launches)
+    launches = (
+        f"of each side; SLOWER and FASTER need {least}, and more for several cases (default:"
+        f" {LAUNCHES}, or what these need)"
+    )
+    add("--launches", type=whole_number(1, MAX_LAUNCHES), metavar="N", help=launches)
     add_delta(parser)
     add("--seed", type=whole_number(0), default=0, help="of the order (default 0)")
     add(

@@ -26,6 +26,7 @@ from commbench.report.compare_text import (
     comparison_summary,
     comparison_table,
     could_be,
+    drift_text,
     provenance_lines,
     quoted_changes,
     side_lines,
@@ -45,9 +46,10 @@ if TYPE_CHECKING:
 
 COMPARE_USAGE = """commbench compare BASE NEW      folders with runs, or parquet files of cases
 commbench compare RESULTS --by label                both from one folder, as A and B
-commbench compare RESULTS --by backend=gloo:mpi     of more values these two"""
+commbench compare RESULTS --by backend=gloo:mpi     of more values these two
+commbench compare RESULTS --by env.NAME=1:36        one variable of the environment"""
 COMPARE_EPILOGUE = f"""\
-A launch is a run (one of timing=rigorous is three): repeat both sides with trial=0,1,2,... in
+A launch is a run (one of timing=rigorous is six): repeat both sides with trial=0,1,2,... in
 turn.
 SLOWER and FASTER are certain: p, corrected for the number of cases, is at most {ALPHA}. They need
 {launches_needed(1)} launches of each side for one case, {launches_needed(20)} for 20 \
@@ -87,7 +89,8 @@ def compare_command(words: list[str]) -> int:
     rules = Rules(differences, options.paired, options.delta / 100, options.seed, known)
     frame = compare_sides(base, new, rules)
     terminal = Terminal.of(sys.stdout)
-    answers = [comparison_summary(frame), *quoted_changes(frame, rules.by)]
+    answers = [comparison_summary(frame), drift_text(frame, base, new)]
+    answers = [*filter(None, answers), *quoted_changes(frame, rules.by)]
     print(f"{paragraphs(answers, terminal)}\n")
     print(comparison_table(frame))
     lines = [*caption(frame, rules), *unjoined(frame), ""]

@@ -236,13 +236,17 @@ def _launcher_note(library: mpi_library.MpiLibrary, on_path: str) -> str:
 
 def _gpu_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines = []
-    if "gpu.driver_version" in facts:
+    if "gpu.count" in facts:
         newest = facts.get("gpu.cuda_driver_version")
         cuda = "" if newest is None else f", CUDA {newest} at most"
-        driver = f"{facts['gpu.driver_version']}{cuda}, {facts['gpu.count']} GPU(s)"
-        lines.append(("driver", driver))
-    matrix = "the matrix below" if matrix_text(facts) else facts.get("topology.reason", "unknown")
-    return [*lines, *_peer_lines(facts), ("topology", str(matrix))]
+        version = facts.get("gpu.driver_version", "of unknown version")
+        lines.append(("driver", f"{version}{cuda}, {facts['gpu.count']} GPU(s)"))
+    if "gpu.reason" in facts:
+        lines.append(("not known", str(facts["gpu.reason"])))
+    matrix = ["the matrix below"] if matrix_text(facts) else []
+    reason = [str(facts["topology.reason"])] if "topology.reason" in facts else []
+    topology = "; ".join([*matrix, *reason]) or "unknown"
+    return [*lines, *_peer_lines(facts), ("topology", topology)]
 
 
 def _peer_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:

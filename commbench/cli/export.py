@@ -5,14 +5,13 @@ from __future__ import annotations
 import io
 import json
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commbench.core.errors import ConfigError
 from commbench.core.states import status_of_run
-from commbench.core.terminal import first_line, printable
+from commbench.core.terminal import first_line
 from commbench.core.variables import NAMES
 from commbench.results.columns import TABLES, arrow_schema, grouped, hashable
 from commbench.results.jsonl import is_json, json_file
@@ -21,6 +20,7 @@ from commbench.results.parquet import parquet_metadata
 from commbench.results.run_folder import replace_file, resume_command
 from commbench.results.table_files import json_table
 from commbench.runtime.folder_lock import is_measured_into
+from commbench.runtime.printing import print_data
 
 from .options import CommandParser, check_file, with_last_runs, write_file
 
@@ -105,7 +105,7 @@ def export(words: list[str]) -> int:
     frame = _shown_frame(options.paths, options.table, columns)
     text = csv_text(frame, options.table)
     if options.csv == STDOUT:
-        sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+        print_data(text)
         return 0
     write_file("--csv", options.csv, text, replace=options.force)
     print(f"{len(frame)} rows of {options.table}: {options.csv}")

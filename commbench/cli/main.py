@@ -22,7 +22,7 @@ from commbench.core.errors import (
     no_permission,
     process_limit,
 )
-from commbench.core.extras import missing_extra
+from commbench.core.extras import missing_package
 from commbench.core.suggestions import did_you_mean
 from commbench.core.terminal import print_error
 from commbench.results.run_folder import is_utf8
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 raise
             return end_with_error(Unreadable(no_permission(error.filename)), _identity())
         except ModuleNotFoundError as error:
-            sentence = missing_extra(error)
+            sentence = missing_package(error)
             if sentence is None:
                 raise
             return end_with_error(ConfigError(sentence), _identity())

@@ -139,13 +139,12 @@ def check_file(option: str, name: str) -> None:
         )
 
 
-def write_file(option: str, name: str, text: str, replace: bool = True) -> None:
+def write_file(option: str, name: str, content: str | bytes, replace: bool = True) -> None:
     """Raises ConfigError where the file can't be written, or exists and must not be replaced."""
     try:
-        with Path(name).open(
-            "w" if replace else "x", encoding="utf-8", errors="replace", newline=""
-        ) as out:
-            out.write(text)
+        data = content if isinstance(content, bytes) else content.encode(errors="replace")
+        with Path(name).open("wb" if replace else "xb") as out:
+            out.write(data)
     except OSError as error:
         raise ConfigError(
             f"{option} {name} can't be written: {error.strerror}; choose another file"

@@ -17,7 +17,7 @@ from commbench.core.variables import AXES, Case, is_usual
 from commbench.measure.plan import AlikeCases, duration_s, plan, plan_outline
 from commbench.results.columns import grouped, row_order
 from commbench.runtime.control import hosted_world
-from commbench.runtime.launchers.requirements import missing_requirements
+from commbench.runtime.launchers.requirements import missing_requirements, starts_here
 
 from .doctor import facts_here
 from .jobs import job_titles
@@ -28,7 +28,6 @@ PLAN_COLUMNS = (
     TableColumn("message", right=True),
     TableColumn("cases", right=True, priority=1),
     TableColumn("memory / node", right=True, priority=2),
-    TableColumn("about", right=True, priority=1),
 )
 
 
@@ -48,17 +47,33 @@ def planned_here(settings: Settings) -> tuple[Planned, ...]:
     return plan(*_world_here(settings), facts_here())
 
 
-def print_plans(jobs: Sequence[Job], ranks: int = 2, elsewhere: bool = False) -> None:
-    """The cases of every job, for `plan=true`, and why it could not start here. `ranks` replaces a
-    layout that is left open; `elsewhere`: the ranks will run on other machines."""
-    for job, title in zip(jobs, job_titles(jobs), strict=True):
+def print_plans(jobs: Sequence[Job], elsewhere: bool = False) -> int:
+    """The cases of every job, for `plan=true`, and why it could not start here; returns the exit
+    status of that. `elsewhere`: the ranks will run on other machines."""
+    reasons = [[*missing_requirements(job.settings, elsewhere)] for job in jobs]
+    for job, title, missing in zip(jobs, job_titles(jobs), reasons, strict=True):
         if len(jobs) > 1:
             print(title)
-        settings, world = _world_here(job.settings, ranks)
-        print(_plan_text(settings, plan_outline(settings, world, facts_here())))
-    reasons = (missing_requirements(job.settings, elsewhere) for job in jobs)
-    for reason in dict.fromkeys(chain.from_iterable(reasons)):
+        is_here = not missing and not elsewhere and starts_here(job.settings)
+        print_plan(job.settings, is_here=is_here)
+    listed = list(dict.fromkeys(chain.from_iterable(reasons)))
+    for reason in listed:
         print(f"it can't start here: {reason}")
+    return ConfigError.exit_status if listed else 0
+
+
+def print_plan(settings: Settings, ranks: int = 2, is_here: bool = True) -> None:
+    """The cases of a job. `ranks` replaces a layout that is left open. The memory of another
+    machine is not known, so that no size is skipped for it."""
+    facts = facts_here()
+    notes = []
+    if not is_here and settings.sizes_to_memory:
+        notes = ["sizes=..max ends at the memory of this machine"]
+    elif not is_here:
+        facts = replace(facts, memory_bytes=sys.maxsize)
+        notes = ["memory is not checked: it is that of another machine"]
+    settings, world = _world_here(settings, ranks)
+    print(_plan_text(settings, plan_outline(settings, world, facts), notes))
 
 
 @dataclass(frozen=True)
@@ -124,7 +139,7 @@ def _plan_order(group: AlikeCases) -> tuple[object, ...]:
     return row_order({**vars(case), "pair": (case.pair or "").partition(" ")[0] or None})
 
 
-def _plan_text(settings: Settings, alike: Sequence[AlikeCases]) -> str:
+def _plan_text(settings: Settings, alike: Sequence[AlikeCases], more_notes: Sequence[str]) -> str:
     """A table with a line for all cases that differ in their pairs only; below it why some are
     skipped, and the sums."""
     cases = [group.planned.case for group in alike]
@@ -143,7 +158,8 @@ def _plan_text(settings: Settings, alike: Sequence[AlikeCases]) -> str:
     lines = _plan_lines(alike, names)
     reasons = list(dict.fromkeys(line.skip for line in lines if line.skip is not None))
     several = any(line.cases > 1 for line in lines)
-    columns = [*(TableColumn(name) for name in names), *PLAN_COLUMNS]
+    time = TableColumn(_estimated(settings), right=True, priority=1)
+    columns = [*(TableColumn(name) for name in names), *PLAN_COLUMNS, time]
     rows = [
         [
             *(line.text(name) for name in names),
@@ -167,6 +183,7 @@ def _plan_text(settings: Settings, alike: Sequence[AlikeCases]) -> str:
     )
     notes = [f"{_skip_mark(reason, reasons)}: {reason}" for reason in reasons]
     notes += [f"every case: {', '.join(common)}"] if common else []
+    notes += more_notes
     refusal = too_many_pairs(settings.pairs, settings.layouts, settings.sizes)
     notes += [f"a run of this plan is refused: {refusal}"] if refusal is not None else []
     below = paragraphs(notes, terminal)
@@ -191,8 +208,12 @@ def _plan_sums(settings: Settings, lines: Sequence[_PlanLine]) -> str:
     )
     rounds = f" ({pairs:,} pairs)" if pairs else ""
     noun = "case" if cases == 1 else "cases"
-    word = "about" if settings.timing.repetitions is None else "at most"
     return (
-        f"{what}: {cases:,} {noun}{rounds}, {measured:,} to measure, {word} {total}; nothing was"
-        " started"
+        f"{what}: {cases:,} {noun}{rounds}, {measured:,} to measure,"
+        f" {_estimated(settings)} {total}; nothing was started"
     )
+
+
+def _estimated(settings: Settings) -> str:
+    """A number of repetitions has no time: only what the budget allows is known."""
+    return "about" if settings.timing.repetitions is None else "at most"

@@ -25,6 +25,7 @@ from commbench.runtime.launchers.registry import allowed, detect
 from commbench.runtime.rank_server import QUIET
 from commbench.runtime.recovery import FINISHED, EarlierStarts, EarlierVisits, Resume
 from commbench.runtime.rendezvous import allow_open_files
+from commbench.runtime.signals import begin_session
 from commbench.stats.series import Series
 
 FAILED_CASE: CaseStatus = "failed"
@@ -85,6 +86,7 @@ def run_rank(
         problem = str(error)
     if FOLDER not in os.environ:
         return run_session(job, identity, folder, resume, problem)
+    begin_session()
     folder = os.environ[FOLDER]
     resume = Resume(os.environ[RESUME]) if RESUME in os.environ else None
     status = run_session(job, identity, folder, resume, problem)
@@ -228,8 +230,7 @@ def _visit_times(row: Mapping[str, Any], samples: Columns) -> tuple[Series, ...]
     first = min(
         starts, key=lambda start: float(np.abs(medians_s[start : start + n] - wanted_s).sum())
     )
-    # under sync=clock times count from an agreed instant, which samples.parquet lacks: the medians
-    # are known
+    # of thinned samples, and of a stream, whose mean counts, the row has the right value
     factors = np.divide(
         wanted_s,
         medians_s[first : first + n],

@@ -1,4 +1,4 @@
-"""`commbench report PATH...`: what the results say, with --html as one page."""
+"""`commbench report PATH...`: what the results say, also as one page, a figure or Markdown."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
+from commbench.core.errors import ConfigError
 from commbench.core.terminal import Terminal, printable
 from commbench.report.distributions import RawData, read_raw_data
-from commbench.report.section import report_text
+from commbench.report.numbers import number_sections
+from commbench.report.section import Section, report_text
 from commbench.report.sections import sections
 from commbench.report.side_by_side import belong_together, side_by_side
 from commbench.report.summary import Summary, read_results
@@ -20,19 +22,21 @@ from . import annexes
 from .options import CommandParser, check_file, whole_number, with_last_runs, write_file
 from .show import CONSOLE, rows_of, shown_text
 
+FORMS = {"html": "page", "png": "figure", "svg": "figure"}
 MOST_TABLE_ROWS = 30
 MOST_TABLES = 3  # of single runs
 
 
 def report(words: list[str]) -> int:
-    """Print the answers and write the page; returns 0.
+    """Print the answers and write the files; returns 0.
 
     Raises ConfigError where there is nothing to report or the file can't be written.
     """
     parser = CommandParser(
         prog="commbench report",
         description="What the results say: tables here, figures on a page.\n\n"
-        "  commbench report results --html report.html",
+        "  commbench report results --html report.html\n"
+        "  commbench report results --benchmark all_reduce --png all_reduce.png",
     )
     add = parser.add_argument
     add(
@@ -42,6 +46,13 @@ def report(words: list[str]) -> int:
         help="folders with runs, or parquet files; last: the runs of the newest command",
     )
     add("--html", metavar="FILE", help="write one page with figures; it needs no network")
+    add("--png", metavar="FILE", help="write the first figure of the page")
+    add("--svg", metavar="FILE", help="the same as SVG")
+    add(
+        "--markdown",
+        action="store_true",
+        help="print the table of the answers as Markdown; with --benchmark also that of all sizes",
+    )
     add("--benchmark", metavar="NAME", help="only this benchmark")
     add(
         "--top",
@@ -51,31 +62,51 @@ def report(words: list[str]) -> int:
     )
     options = parser.parse_args(words)
     options.paths = with_last_runs(options.paths)
-    if options.html is not None:
-        check_file("--html", options.html)
+    files = {form: name for form in FORMS if (name := getattr(options, form)) is not None}
+    for form, name in files.items():
+        check_file(f"--{form}", name)
     results = read_results(options.paths, options.benchmark)
     summary = Summary(results, is_measured_into)
     for line in results.problems:
         print(printable(f"left out: {line}"), file=sys.stderr)
     parts = [part.sections(options.paths, results) for part in annexes.report_parts()]
     more = list(chain.from_iterable(parts))
-    raw = RawData() if options.html is None else read_raw_data(results)
-    listed = sections(summary, raw, more)
-    if options.html is not None:
-        from commbench.report.page import page
-
-        write_file("--html", options.html, page(summary, listed))
+    listed = sections(summary, read_raw_data(results) if files else RawData(), more)
+    for form, name in files.items():
+        write_file(f"--{form}", name, _content(form, summary, listed))
+    if options.markdown:
+        sized = number_sections(summary.combined) if options.benchmark is not None else ()
+        shown = [*listed[0].headline, *chain.from_iterable(each.tables for each in sized)]
+        notes = filter(None, (summary.scope(), summary.interval_note()))
+        print("\n\n".join([*(table.markdown for table in shown), *notes]))
+        return 0
+    terminal = Terminal.of(sys.stdout)
+    if files:
+        sys.stdout.write(report_text(listed[:1], options.top, terminal))
+        print("\n".join(f"{FORMS[form]}: {name}" for form, name in files.items()))
+        return 0
     read = {folder.resolve() for folder in results.folders.values()}
     folders = [Path(path) for path in options.paths if Path(path).is_dir()]
     readable = (run for path in folders for run in find_runs(path, ignore))
     runs = [run for run in readable if run.resolve() in read]
-    terminal = Terminal.of(sys.stdout)
     if results.cases["backend"].nunique() == 1:
         sys.stdout.write(_own_tables(runs, options.benchmark, terminal))
     sys.stdout.write(report_text(listed, options.top, terminal))
-    if options.html is not None:
-        sys.stdout.write(f"\npage: {options.html}\n")
     return 0
+
+
+def _content(form: str, summary: Summary, listed: Sequence[Section]) -> str | bytes:
+    """The page, or its first figure. Raises ConfigError where it has none."""
+    if form == "html":
+        from commbench.report.page import page
+
+        return page(summary, listed)
+    figure = next(chain.from_iterable(section.figures() for section in listed), None)
+    if figure is None:
+        raise ConfigError(
+            f"--{form}: these results have no figure; measure several sizes, or all pairs"
+        )
+    return figure.file(form)
 
 
 def _own_tables(runs: Sequence[Path], benchmark: str | None, terminal: Terminal) -> str:

@@ -7,6 +7,7 @@ import os
 import secrets
 import shlex
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -25,6 +26,7 @@ from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.states import status_of_run
 from commbench.core.terminal import Terminal, print_error, printable
+from commbench.core.variables import NAMES
 from commbench.hardware.host import is_busy, load_facts
 from commbench.hardware.resource_limits import cpu_limit_cores
 from commbench.hardware.sources import ROOT
@@ -40,7 +42,12 @@ from commbench.results.run_folder import (
 from commbench.runtime import launch
 from commbench.runtime.folder_lock import locked
 from commbench.runtime.launch import CONFIG_DIR, SWEEP, exported
-from commbench.runtime.launchers.registry import launcher_of, mpi_library, own_variables
+from commbench.runtime.launchers.registry import (
+    detect,
+    launcher_of,
+    mpi_library,
+    own_variables,
+)
 from commbench.runtime.launchers.requirements import check_experiment, check_startable
 from commbench.runtime.output import BUSY
 from commbench.runtime.printing import print_safely
@@ -49,10 +56,12 @@ from commbench.runtime.recovery import FINISHED, Resume, count_suspect
 from commbench.runtime.world_end import end_interrupted, has_launches_left
 
 from . import annexes
-from .jobs import interrupted_status, print_answer, starts_ranks, swept
+from .jobs import differing_words, interrupted_status, print_answer, starts_ranks, swept
 from .options import CommandParser
-from .plans import print_plans
+from .plans import print_plan, print_plans
 from .rank import identity_here, run_rank, run_session
+
+_RUNNING = threading.Lock()  # a run has the environment and the streams of this process
 
 # ---------------------------------------------------------------- commands
 
@@ -80,9 +89,8 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
         for job in jobs:
             check_startable(job, elsewhere)
         if any(job.settings.plan for job in jobs):
-            print_plans(jobs, elsewhere=elsewhere)
-            return 0
-        busy = _other_load(jobs)
+            return print_plans(jobs, elsewhere)
+        busy = _shared_cores(jobs)
         if config is None:
             run_folder = new_folder(jobs[0].settings.output)
             with exported(busy):
@@ -97,19 +105,24 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
     return staged.run_new(overrides, jobs, {**folder, **sweep})
 
 
-def _other_load(jobs: Sequence[Job]) -> dict[str, str]:
-    """What the ranks say before they measure, where other processes use this machine."""
+def _shared_cores(jobs: Sequence[Job]) -> dict[str, str]:
+    """What the ranks say before they measure, where they or other processes share cores."""
     here = [job.settings for job in jobs if not job.settings.backend.hosts_ranks]
-    load = load_facts(ROOT)["host.load_1min"]
-    if not here or not load:
+    here = [settings for settings in here if launcher_of(settings).is_local]
+    if not here:
         return {}
     cores = cpu_limit_cores()
     ranks = max(Layout.around(settings.layouts).ranks_per_node for settings in here)
-    if not is_busy(load, ranks, cores):
-        return {}
-    rigorous = any(settings.timing.name == "rigorous" for settings in here)
-    advice = "; timing=rigorous needs an idle one" if rigorous else ""
-    return {BUSY: f"on a busy machine (load {load:.3g} on {cores:g} cores{advice})"}
+    texts = []
+    if ranks > cores:
+        one_each = f"one each: layout=1x{max(1, int(cores))}"
+        texts.append(f"{ranks} ranks share {cores:g} cores ({one_each})")
+    load = load_facts(ROOT)["host.load_1min"]
+    if load and is_busy(load, ranks, cores):
+        rigorous = any(settings.timing.name == "rigorous" for settings in here)
+        advice = "; timing=rigorous needs an idle one" if rigorous else ""
+        texts.append(f"on a busy machine (load {load:.3g} on {cores:g} cores{advice})")
+    return {BUSY: ", ".join(texts)} if texts else {}
 
 
 def _run_in_given_world(requested: RequestedJobs, identity: RankIdentity) -> int:
@@ -119,15 +132,25 @@ def _run_in_given_world(requested: RequestedJobs, identity: RankIdentity) -> int
         raise ConfigError("; ".join(requested.refused))
     if requested.fresh_worlds:
         sweep = (
-            f"a sweep starts its own ranks, but a launcher has started these {identity.size}; run"
-            " these one by one:"
+            f"a sweep starts its own ranks, but a launcher has started these {identity.size};"
+            " start each with that launcher:"
         )
-        raise ConfigError("\n  ".join([sweep, *(shlex.join(job.overrides) for job in jobs)]))
+        commands = [f"commbench {shlex.join(job.overrides)}" for job in jobs]
+        raise ConfigError("\n  ".join([sweep, *commands, *_how_to_compare(jobs)]))
     if not jobs[0].settings.plan:
         return run_rank(jobs[0], identity)
     if identity.rank == 0:
-        print_plans(jobs, identity.size, elsewhere=True)
+        print_plan(jobs[0].settings, identity.size)
     return 0
+
+
+def _how_to_compare(jobs: Sequence[Job]) -> Iterator[str]:
+    """The command that compares the runs of two jobs that differ in one variable."""
+    words = differing_words(jobs)
+    keys = {word.partition("=")[0] for own in words for word in own}
+    if len(jobs) == 2 and len(keys) == 1 and keys <= {*NAMES} and all(map(len, words)):
+        base, new = (own[-1].partition("=")[2] for own in words)
+        yield f"commbench compare {jobs[0].settings.output} --by {keys.pop()}={base}:{new}"
 
 
 def run_one(*overrides: str | Mapping[str, Any], **keys: Any) -> Path:
@@ -139,10 +162,25 @@ def run_one(*overrides: str | Mapping[str, Any], **keys: Any) -> Path:
 
     Strings are overrides as on the command line; a mapping may have keys with dots. The last of
     several values of a key counts. Raises ConfigError, WorldBroken; failed cases and missed
-    expectations are in the results.
+    expectations are in the results. It may be called in any thread, in one at a time.
     """
+    identity = detect(os.environ)
+    if identity is not None and identity.size > 1:
+        raise ConfigError(
+            f"commbench.run starts its ranks itself, but this process is rank {identity.rank} of"
+            f" {identity.size} of {identity.launcher}; start the command commbench instead"
+        )
+    if not _RUNNING.acquire(blocking=False):
+        raise ConfigError("another thread of this process measures; wait for its end")
+    try:
+        return _run_alone(override_texts(*overrides, keys))
+    finally:
+        _RUNNING.release()
+
+
+def _run_alone(overrides: Sequence[str]) -> Path:
     with ConfigComposer() as composer:
-        requested = requested_jobs(composer, override_texts(*overrides, keys), multirun=False)
+        requested = requested_jobs(composer, overrides, multirun=False)
         if requested.fresh_worlds:
             raise ConfigError(
                 f"these are {len(requested.jobs)} runs; from Python start one at a time: add"
@@ -295,7 +333,10 @@ def _run_locked(job: Job, folder: str, resume: Resume | None) -> int:
     if settings.backend.hosts_ranks:
         rest_rank_server()
         with _naming_the_rest(folder):
-            return run_session(job, None, folder, resume)
+            status = run_session(job, None, folder, resume)
+            while has_launches_left(read_record(folder)):
+                status = run_session(job, None, folder, Resume.LAUNCH)
+        return status
     launcher = launcher_of(settings)
     layout = Layout.around(settings.layouts)
     job = job.with_layout(layout)

@@ -21,6 +21,7 @@ from .keys import is_text
 # quoted texts, and the words between commas and brackets, in a value and in a map of values
 WORDS = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,\[\]'"]+""")
 MAPPED_WORDS = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,:{}\[\]'"]+""")
+SWITCHES = "search.switches"  # of hosts, whose names may have dots
 # what Hydra reads as a number or a truth value
 NOT_A_TEXT = re.compile(
     r"[+-]?(?=[._]*\d)[\d_]*(?:\.[\d_]*)?(?:e[+-]?[\d_]+)?|[+-]?(?:inf|nan)|true|false",
@@ -36,6 +37,8 @@ def normalized(override: str) -> str:
         return _normalized_env(key, value)
     if is_text(name):
         return f"{key}={WORDS.sub(_text_word, value)}"
+    if name.startswith(SWITCHES):  # hosts are new keys, their switches texts
+        return f"++{name}={MAPPED_WORDS.sub(_text_word, value)}"
     if key == "expect" and set(value) & set("<>") and not set(value) & set("'\""):
         texts = [f"'{text.strip()}'" for text in value.strip("[]").split(",")]
         return f"expect=[{','.join(texts)}]" if value.startswith("[") else f"expect='{value}'"
@@ -112,7 +115,10 @@ def override_texts(*given: str | Mapping[str, Any]) -> list[str]:
         for key, value in item.items():
             if not isinstance(key, str):
                 raise ConfigError(f"{key!r} is not a key; keys are texts, such as 'timing.visits'")
-            if isinstance(value, Mapping) and value:
+            if isinstance(value, Mapping) and key == SWITCHES:
+                entries = (f"{host}: {switch}" for host, switch in value.items())
+                texts.append(f"{key}={{{', '.join(entries)}}}")
+            elif isinstance(value, Mapping) and value:
                 texts += override_texts({f"{key}.{name}": entry for name, entry in value.items()})
             else:
                 texts.append(f"{key}={_value_text(key, value)}")
@@ -121,6 +127,8 @@ def override_texts(*given: str | Mapping[str, Any]) -> list[str]:
 
 def _value_text(key: str, value: Any) -> str:
     """A value in Hydra's grammar. Texts in brackets are lists and maps, as on the command line."""
+    if hasattr(value, "tolist"):  # of numpy, pandas or torch
+        value = value.tolist()
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, (list, tuple, range)):
@@ -136,7 +144,7 @@ def _value_text(key: str, value: Any) -> str:
         or hasattr(value, "__index__")
         or hasattr(value, "__float__")
     ):
-        return str(value)  # numpy's numbers too
+        return str(value)
     raise ConfigError(
         f"{key}={value!r} is a {type(value).__name__}; give a text, number, boolean, None, list or"
         " dict"

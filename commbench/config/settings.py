@@ -255,10 +255,6 @@ def from_config(config: Mapping[str, Any]) -> Settings:
             "staging=pinned copies between a GPU and the host; with device=cpu there is none to"
             " copy"
         )
-    if read("schedule") == "rounds" and read("sync") == "clock":
-        raise ConfigError(
-            "sync=clock is for operations of all ranks; schedule=rounds needs sync=barrier"
-        )
     refusal = too_many_pairs(raw.get("pairs"), layouts, sizes)
     if refusal is not None and not read("plan"):
         raise ConfigError(refusal)

@@ -16,8 +16,9 @@ PRESETS = {  # elements: 40 B to 40 MB, and to 4 GB, for float32
 }
 OCTAVES_BYTES = tuple(2**k for k in range(3, 25))  # 8 B to 16 MiB
 SIZE_RANGE = re.compile(
-    r"(?P<first>[^.*]+(?:\.\d[^.*]*)?)\.\.(?P<last>[^*]+)(?:\*(?P<factor>[^*]*))?"
+    r"(?P<first>[^.*]+(?:\.\d[^.*]*)?)\.\.(?P<last>[^.*][^*]*)(?:\*(?P<factor>[^*]*))?"
 )
+OTHER_RANGE = re.compile(r"\s*(\d[^-:~]*?)\s*(?:-|:|~|\.{3}|to)\s*(\d.*|max)")
 TO_MEMORY = "max"  # the end of a range: what the memory of the nodes allows, which the plan knows
 MAX_RANGE_BYTES = 2**45  # of a range to TO_MEMORY
 EXAMPLES = (
@@ -90,4 +91,9 @@ def _parsed_size(value: Any) -> int:
     try:
         return parse_bytes(value)
     except ConfigError as error:
-        raise ConfigError(f"sizes: {error}") from error
+        ends = OTHER_RANGE.fullmatch(str(value))
+        if ends is not None:
+            raise ConfigError(
+                f"sizes={value}: a range has two dots: sizes={ends[1]}..{ends[2]}"
+            ) from error
+        raise ConfigError(f"sizes: {error}; a range is written 8..1MiB") from error

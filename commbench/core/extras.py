@@ -1,9 +1,13 @@
-"""Packages that commbench can do without, and what pip calls the extra that installs each."""
+"""Packages that commbench needs, and those that it can do without, with what pip calls the extra
+that installs each."""
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
+from pathlib import Path
 
+REQUIRED = ("torch", "hydra", "omegaconf", "numpy", "psutil", "rich")
 EXTRAS = {
     "mpi4py": "mpi",
     "numba": "native",
@@ -25,7 +29,13 @@ def how_to_install(module: str) -> str:
     return f"{module} is not installed: pip install 'commbench[{EXTRAS[module]}]'"
 
 
-def missing_extra(error: ModuleNotFoundError) -> str | None:
-    """The sentence for an import that failed; None where it is no package of an extra."""
+def missing_package(error: ModuleNotFoundError) -> str | None:
+    """The sentence for an import that failed; None where it is none of these packages."""
     module = (error.name or "").partition(".")[0]
-    return how_to_install(module) if module in EXTRAS else None
+    if module in EXTRAS:
+        return how_to_install(module)
+    if module not in REQUIRED:
+        return None
+    clone = Path(__file__).parents[2]
+    source = clone if (clone / "setup.cfg").is_file() else "commbench"
+    return f"{module} is not installed: {sys.executable} -m pip install {source}"

@@ -53,7 +53,7 @@ def overlap_cases(case: Case) -> Iterator[Case]:
     yield replace(case, overlap=None, compute=None, timed="communication")
     yield replace(case, timed="compute")
     yield replace(case, timed="together")
-    if case.timer in BESIDE_MODES and case.sync != "clock":
+    if case.timer in BESIDE_MODES:
         yield replace(case, timed="compute_beside")
 
 

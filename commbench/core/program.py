@@ -372,12 +372,15 @@ class Pattern:
     def count(self) -> int:
         return sum(segment.count for segment in self.segments)
 
-    def from_element(self, begin: int) -> tuple[Segment, ...]:
-        """What is behind its first `begin` elements."""
+    def part(self, begin: int, count: int | None = None) -> Pattern:
+        """Its elements from `begin` on, at most `count`."""
+        left = self.count if count is None else count
         segments = []
         for segment in self.segments:
-            if begin < segment.count:
+            own = min(segment.count - begin, left)
+            if own > 0:
                 shift = (segment.shift + begin) % PERIOD
-                segments.append(replace(segment, count=segment.count - begin, shift=shift))
+                segments.append(replace(segment, count=own, shift=shift))
+                left -= own
             begin = max(0, begin - segment.count)
-        return tuple(segments)
+        return replace(self, segments=tuple(segments))

@@ -46,12 +46,8 @@ class Runner(Protocol):
     progress: NDArray[np.int64]
     calls: tuple[str, ...]
 
-    def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        """Run n repetitions and return stamps [hosted, n, 2] in ns. Raises CommunicationError.
-
-        With sync=clock repetition r begins no earlier than starts[r], in ns on the clock of the
-        stamps.
-        """
+    def __call__(self, n: int) -> NDArray[np.int64]:
+        """Run n repetitions and return stamps [hosted, n, 2] in ns. Raises CommunicationError."""
 
 
 class Control(Protocol):
@@ -321,6 +317,14 @@ class Launcher(Protocol):
 
         Raises ConfigError if its variables contradict each other."""
 
+    def address(self, environ: Mapping[str, str]) -> tuple[str, int] | None:
+        """The host and port where the ranks meet, by variables that this launcher or its program
+        exports; None where ranks find them in another way. MASTER_ADDR and MASTER_PORT of the
+        user's shell do not reach ranks that commbench starts.
+
+        Raises ConfigError for values that are none."""
+        return None
+
     def open_store(
         self,
         identity: RankIdentity,
@@ -330,9 +334,7 @@ class Launcher(Protocol):
     ) -> Any:
         """The store through which the ranks of a world meet, of the kind that the backend needs.
 
-        The launcher must know the host and port of rank 0, from variables that it or its program
-        exports: MASTER_ADDR and MASTER_PORT of the user's shell do not reach ranks that commbench
-        starts. Raises ConfigError, OSError, RuntimeError, KeyError, ValueError."""
+        Raises ConfigError, OSError, RuntimeError, KeyError, ValueError."""
 
     def command(
         self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]

@@ -7,21 +7,25 @@ from collections.abc import Sequence
 from typing import Any
 
 SECRET_WORDS = re.compile(
-    "TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|JWT|SIGNATURE"
-    # not PASSIVE, BYPASS, pass_s (of timing), and not PWD and OLDPWD, which are folders
-    "|(?<!BY)PASS(?![A-Z]|_S\b)|[_.-]PWD",
+    # not TOKENIZERS_PARALLELISM and GIT_AUTHOR_NAME; not PASSIVE, BYPASS, COMPASS and timing.pass_s
+    r"TOKEN(?!IZ)|KEY|SECRET|CREDENTIAL|AUTH(?!OR(?!I))|COOKIE|JWT|SIGNATURE|^SIG$"
+    r"|PASSWORD|PASSWD|PASSPHRASE|(?<!BY)(?<!COM)PASS(?![A-Z]|_S\b)|PWD|(?<![A-Z])PSK(?![A-Z])",
     re.IGNORECASE,
 )
+FOLDERS = ("PWD", "OLDPWD")  # variables of a shell; pwd= in a text is a password
 MASK = "***"
 BEFORE_AT = re.compile(r"(?<![^@/,;])[^@/,;]+@")
-# NAME= and NAME: in a text; the value follows
-NAME = re.compile(r"(?<![\w.-])([\w.-]+)[\"']?\s*[=:]\s*(?=[^\s=:])")
+# NAME=, NAME: and --NAME in a text; the value follows
+NAME = re.compile(
+    r"(?<![\w.-])(?:([\w.-]+)[\"']?\s*[=:]\s*(?=[^\s=:])|(--?[A-Za-z][\w-]*)\s+(?=[^\s=:-]))"
+)
 VALUE = re.compile(r"""'[^']*'|"[^"]*"|[^\s,;&]+""")
 SECRET_TEXTS = re.compile(
     r"\beyJ[\w-]+\.[\w-]+(?:\.[\w-]*)?"  # a JSON web token
-    r"|\b(?:gh[opsur]_|hf_|npm_|AKIA)[A-Za-z0-9]{16,}|\bsk-[A-Za-z0-9]{32,}"
+    r"|(?<![A-Za-z0-9])(?:gh[opsur]_|hf_|npm_|AKIA|ASIA)[A-Za-z0-9]{16,}|\bsk-[A-Za-z0-9]{32,}"
     r"|\b(?:github_pat_|glpat-|pypi-|xox[abeprs]-|sk-proj-|sk-ant-|AIza)[\w-]{16,}"
-    r"|(?<=[?&]sig=)[^\s&]+"
+    # PEM; of a part without its end, all that follows
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY[A-Z ]*-----|\Z)"
 )
 SCHEMES = re.compile(r"\b(Bearer\s+)[^\s,;'\"]+|\b(Basic\s+)[\w+/]{8,}=*", re.IGNORECASE)
 OPTION = re.compile(r"[\w.-]+")
@@ -36,7 +40,8 @@ LIST_ENTRY = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,\[\]{}'"]+"""
 
 def is_secret(name: str) -> bool:
     """Whether a variable or key of that name may hold a credential."""
-    return SECRET_WORDS.search(name) is not None
+    word = name.rpartition(".")[2]
+    return word not in FOLDERS and SECRET_WORDS.search(name) is not None
 
 
 def mask(value: str) -> str:
@@ -56,11 +61,11 @@ def mask(value: str) -> str:
 
 
 def _mask_named(text: str) -> str:
-    """The text with *** for each value whose name, before = or :, is that of a credential."""
+    """The text with *** for each value whose name, before it, is that of a credential."""
     parts = []
     end = 0
     for match in NAME.finditer(text):
-        name = match[1]
+        name = match[1] or match[2]
         start = match.end()
         is_count = name.lower().endswith("tokens") and text[start].isdigit()  # of a model
         if match.start() < end or is_count or not is_secret(name):

@@ -12,8 +12,8 @@ from typing import Any, Literal, get_args
 Row = Mapping[str, Any]  # of a table, by column
 CaseStatus = Literal["ok", "skipped", "failed", "invalid"]
 RunStatus = Literal["running", "done", "broken", "interrupted"]
-# late: of sync=clock, a rank began after the agreed instant; check: untimed
-Phase = Literal["connect", "warmup", "measure", "late", "check"]
+# check: untimed
+Phase = Literal["connect", "warmup", "measure", "check"]
 PHASES: tuple[Phase, ...] = ("connect", "warmup", "measure")
 FinalReason = Literal[
     "ci", "max_repetitions", "budget", "noise_stable", "fixed", "duration", "stopped"
@@ -23,6 +23,10 @@ UnfinishedReason = Literal["running", "interrupted"]
 # of an acceptance, in the order in which they run
 Stage = Literal["alone", "pairs", "rails", "scaling", "soak"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
+# of a bandwidth. memory: the measured rate of a copy; nvlink, pcie: what NCCL plans with for a link
+# between GPUs; line: the line rate of a GPU's link to its host; network: that of an interface by
+# its driver; told: by limit=
+LimitKind = Literal["memory", "nvlink", "pcie", "line", "network", "told"]
 Headline = Literal["initiator", "receiver", "max_over_ranks", "max_over_senders"]
 
 

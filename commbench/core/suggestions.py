@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 MOST = 3
 SIMILAR = 0.7  # of difflib: half a word is not enough
-# words of OSU, nccl-tests, MPI, NCCL, torch, iperf3 and netperf -> ours
+# words of OSU, nccl-tests, MPI, NCCL, torch, iperf3 and netperf, and plain ones -> ours
 OTHER_WORDS: Mapping[str, str] = {
     "bcast": "broadcast",
     "latency": "p2p_latency",
@@ -23,6 +23,13 @@ OTHER_WORDS: Mapping[str, str] = {
     "ompi": "mpi",
     "openmpi": "mpi",
     "mpich": "mpi",
+    "fast": "quick",
+    "short": "quick",
+    "accurate": "rigorous",
+    "precise": "rigorous",
+    "exact": "rigorous",
+    "slow": "rigorous",
+    "long": "soak",
 }
 
 

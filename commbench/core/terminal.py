@@ -12,7 +12,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TextIO
 
 # what the parent of a world knows about its stdout, for the ranks: `80` or `80,color`
@@ -21,6 +21,8 @@ PLAIN = "\x1b[0m"
 LEAST_TEXT = 8  # columns that a shortened text keeps
 GAP = 2  # between two columns
 COLORS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
+_CODE = "|".join(("0", *COLORS.values()))
+STYLE = re.compile(rf"(\x1b\[(?:{_CODE})(?:;(?:{_CODE}))*m)")  # what COLORS are sent as
 UNLIMITED_WIDTH = 100_000
 PROSE_WIDTH = 100  # of paragraphs in a file or a pipe
 LONGEST_LINE = 1600  # characters; the end of a message says what is allowed
@@ -34,6 +36,11 @@ def printable(text: str) -> str:
     r"""The text with each character that a terminal would act on escaped, as \x1b or \u202e;
     newlines stay."""
     return UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def printable_with_colors(text: str) -> str:
+    """The same, with commbench's own colors as they are."""
+    return "".join(part if STYLE.fullmatch(part) else printable(part) for part in STYLE.split(text))
 
 
 def one_line(text: str) -> str:
@@ -134,6 +141,7 @@ def table_text(
     from rich.table import Table
     from rich.text import Text
 
+    columns = [replace(column, heading=printable(column.heading)) for column in columns]
     cells = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
     widths = _fitting_widths(columns, cells, terminal.width or UNLIMITED_WIDTH)
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
@@ -161,6 +169,7 @@ def table_text(
         file=output,
         width=terminal.width or UNLIMITED_WIDTH,
         force_terminal=terminal.color,
+        force_jupyter=False,  # which displays the table, and writes nothing
         legacy_windows=False,
         color_system="standard" if terminal.color else None,
         no_color=not terminal.color,

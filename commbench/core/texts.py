@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from commbench.core.states import Row
+from commbench.core.states import LimitKind, Row
 from commbench.core.units import (
     about_bytes,
     format_bytes,
@@ -16,6 +16,14 @@ from commbench.core.units import (
 from commbench.core.variables import TABLE
 
 MOST_LIMITS = 3  # that a text names
+LIMIT_WORDS: Mapping[LimitKind, str] = {
+    "memory": "memory",
+    "nvlink": "published rate of the link",
+    "pcie": "published rate of the link",
+    "line": "published rate of the link",
+    "network": "network",
+    "told": "network",
+}
 EMPTY: tuple[Any, ...] = (None, "", {}, ())
 FIRST = ("backend", "engine")  # of each name
 BARE = tuple(each.name for each in TABLE if each.bare)
@@ -87,14 +95,6 @@ def limit_text(rows: Sequence[Row]) -> str:
     if not known:
         return ""
     rates = span_text([row["limit_gb_per_s"] for row in known], format_number)
-    names = sorted({str(row["limit_name"]) for row in known})
-    kinds = [f"{_kind_of_limit(name)} ({name})" for name in names]
-    return f"limit {rates} GB/s: {', '.join(some_of(kinds, MOST_LIMITS))}"
-
-
-def _kind_of_limit(name: str) -> str:
-    """What the limit of this name is: a rate that was measured, or one that a link is sold with."""
-    if name.startswith("measured "):  # a copy, by a core or a device
-        return "memory"
-    is_inside = any(word in name for word in ("NVLink", "PCIe", "C2C"))
-    return "published rate of the link" if is_inside else "network"
+    limits = sorted({(str(row["limit_name"]), row.get("limit_kind")) for row in known})
+    texts = [f"{LIMIT_WORDS[kind]} ({name})" if kind else name for name, kind in limits]
+    return f"limit {rates} GB/s: {', '.join(some_of(texts, MOST_LIMITS))}"

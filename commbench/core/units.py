@@ -57,15 +57,11 @@ def parse_bytes(text: object) -> int:
     if isinstance(text, int) and not isinstance(text, bool):
         return text
     match = re.fullmatch(r"(\d{1,30})(?:\.(\d{1,30}))?\s*([A-Za-z]*)", str(text).strip())
-    if match and match[3].upper() in ("K", "M", "G", "T"):  # 1024 to some tools, 1000 to others
-        prefix = match[3].upper()
-        number = f"{match[1]}.{match[2]}" if match[2] else match[1]
-        decimal = f"{number}{'k' if prefix == 'K' else prefix}B"
-        raise ConfigError(
-            f"{text!r} is ambiguous: {number}{prefix}iB (binary) or {decimal} (decimal)?"
-        )
     if not match or match[3] not in _BYTES:
-        raise ConfigError(f"{text!r} is not a number of bytes; allowed units are {_UNITS_TEXT}")
+        raise ConfigError(
+            (_other_spelling(match) if match else None)
+            or f"{text!r} is not a number of bytes; allowed units are {_UNITS_TEXT}"
+        )
     whole = match[1]
     fraction = match[2] or ""
     scale = _BYTES[match[3]]
@@ -73,6 +69,19 @@ def parse_bytes(text: object) -> int:
     if remainder:
         raise ConfigError(f"{text!r} is not a whole number of bytes; round it to one")
     return value
+
+
+def _other_spelling(size: re.Match[str]) -> str | None:
+    """What 64k, 64mb or 64mib may mean; K is 1024 to some tools and 1000 to others."""
+    unit = re.fullmatch("([KMGT])(I?)B?", size[3].upper())
+    if unit is None:
+        return None
+    number = f"{size[1]}.{size[2]}" if size[2] else size[1]
+    binary = f"{number}{unit[1]}iB"
+    if unit[2]:
+        return f"{size[0]!r} is not a number of bytes; write {binary}"
+    decimal = f"{number}{'k' if unit[1] == 'K' else unit[1]}B"
+    return f"{size[0]!r} is ambiguous: write {binary} (binary) or {decimal} (decimal)"
 
 
 def parse_rate(text: str) -> float:

@@ -21,7 +21,7 @@ from .units import format_bytes, parse_pairs, short_pairs
 Engine = Literal["python", "native", "virtual"]
 MODEL_ENGINE: Engine = "virtual"
 TimerName = Literal["host", "host_sync", "device_event", "graph", "throughput"]
-Sync = Literal["barrier", "clock", "none"]
+Sync = Literal["barrier", "none"]
 Device = Literal["cpu", "cuda"]
 Schedule = Literal["serial", "rounds"]
 Staging = Literal["none", "library", "pinned"]
@@ -249,7 +249,7 @@ class Case:
         shown=False,
     )
     sync: Sync = variable(
-        "how repetitions are started together: barrier, clock (an agreed instant), none",
+        "how repetitions are started together: barrier, none",
         choices=get_args(Sync),
         shown=False,
     )

@@ -78,7 +78,7 @@ class DeviceRunner:
         self._run = LoopSource(pool).routine(calls.before, calls.steps, calls.after)
         self._has_after = bool(calls.after)
 
-    def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+    def __call__(self, n: int) -> NDArray[np.int64]:
         stamps = np.zeros((1, n, 2), dtype=np.int64)
         with measured_calls():
             self._enter(0)

@@ -40,8 +40,6 @@ from commbench.core.program import (
 from commbench.core.variables import ReductionName, Sync
 
 now_ns = time.perf_counter_ns  # CLOCK_MONOTONIC on Linux: the same clock the native engine reads
-LONG_WAIT_NS = 4_000_000  # a longer wait sleeps first
-WAKE_EARLY_NS = 2_000_000  # how long before the end of the wait its sleep ends
 
 T = TypeVar("T")
 Lowers = TypeVar("Lowers", covariant=True)
@@ -52,23 +50,19 @@ UnsupportedForms = Mapping[tuple[type[Step], bool], str]  # (operation, in place
 class Lowered(Generic[T]):
     """`enter` runs once per block, `before` ahead of the first stamp of each repetition, `steps`
     between the stamps, `after` behind the second one.
-
-    `clocked`: after `before`, the engine waits until the agreed start of the repetition.
     """
 
     steps: tuple[T, ...] = ()
     before: tuple[T, ...] = ()
     enter: tuple[T, ...] = ()
-    clocked: bool = False
     after: tuple[T, ...] = ()
 
     @classmethod
     def of(cls, program: Program, sync: Sync | None, lower: Callable[[Step], T]) -> Lowered[T]:
         """Lower every step, but for those that become NO_CALL; sync "barrier" puts a barrier of the
         library before each repetition, any other one before each block, and None puts none: the
-        first sample of a self-synchronising program must not include the delay of its peer, and
-        repetitions that begin at agreed instants need no barrier of their own. Raises Unsupported
-        for messages without a WaitAll: libraries complete them at waits.
+        first sample of a self-synchronising program must not include the delay of its peer. Raises
+        Unsupported for messages without a WaitAll: libraries complete them at waits.
         """
         if program.unfinished:
             raise Unsupported(
@@ -83,7 +77,7 @@ class Lowered(Generic[T]):
             tuple(call for step in part if (call := lower(step)) is not NO_CALL)
             for part in (before, program.steps, program.after, enter)
         )
-        return cls(steps, before_calls, enter_calls, sync == "clock", after)
+        return cls(steps, before_calls, enter_calls, after)
 
 
 @dataclass(frozen=True)
@@ -237,12 +231,10 @@ class PythonRunner:
         self.progress = np.array([0, -1], dtype=np.int64)
         self._loop = LoopSource(pool).loop(calls)
 
-    def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+    def __call__(self, n: int) -> NDArray[np.int64]:
         stamps = np.zeros((1, n, 2), dtype=np.int64)
-        # numpy's integers would slow the wait
-        instants = () if starts is None else (starts.tolist(), sleep_until)
         with measured_calls():
-            self._loop(n, stamps[0], self.progress, now_ns, *instants)
+            self._loop(n, stamps[0], self.progress, now_ns)
         return stamps
 
 
@@ -259,17 +251,6 @@ def measured_calls() -> Iterator[None]:
         raise CommunicationError(f"{type(error).__name__}: {error}") from error
 
 
-def sleep_until(instant_ns: int) -> None:
-    """Sleep through all but the end of a long wait for an instant of `now_ns`; the caller spins for
-    the rest.
-
-    The library's own threads may need the core, and a process that spins for long loses it.
-    """
-    left_ns = instant_ns - now_ns()
-    if left_ns > LONG_WAIT_NS:
-        time.sleep((left_ns - WAKE_EARLY_NS) * 1e-9)
-
-
 class LoopSource:
     """Writes the source of a function and keeps the objects that it names."""
 
@@ -279,31 +260,19 @@ class LoopSource:
         self._rotating: list[str] = []
 
     def loop(self, calls: Lowered[Call]) -> Callable[..., None]:
-        """A function of (n, stamps [n, 2], progress, clock), and of (starts, sleep_until) where
-        `calls` is clocked."""
+        """A function of (n, stamps [n, 2], progress, clock)."""
         enter = [self._line(call) for call in calls.enter]
         before = [self._line(call) for call in calls.before]
         timed = [self._line(call) for call in calls.steps]
         after = [self._line(call) for call in calls.after]
         rotate = [f"{name} = {name}_all[k]" for name in self._rotating]
         advance = ["k += 1", f"if k == {self._pool}: k = 0"] if rotate else []
-        # the stamp after the wait decides: a rank that lost its core during the wait began late,
-        # too
-        wait = (
-            ["s = starts[r]", "sleep_until(s)", "while clock() < s: pass"] if calls.clocked else []
-        )
         body = [
-            "progress[0] = r", *rotate, *before, *wait,
+            "progress[0] = r", *rotate, *before,
             "t0 = clock()", *timed, "t1 = clock()", *after,
             "row = stamps[r]; row[0] = t0; row[1] = t1", *advance,
         ]  # fmt: skip
-        parameters = ", starts, sleep_until" if calls.clocked else ""
-        head = [
-            f"def loop(n, stamps, progress, clock{parameters}):",
-            *enter,
-            "k = 0",
-            "for r in range(n):",
-        ]
+        head = ["def loop(n, stamps, progress, clock):", *enter, "k = 0", "for r in range(n):"]
         return self._compile("\n        ".join(["\n    ".join(head), *body]))
 
     def routine(self, *parts: Sequence[Call]) -> Callable[..., None]:

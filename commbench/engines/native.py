@@ -28,7 +28,7 @@ from commbench.core.program import Compute, Matmul, MatmulFor, MemoryStream, Sle
 from commbench.core.terminal import first_line
 
 from .compute import STREAM_BYTES, square_matrices
-from .lowered import Lowered, NativeCall, sleep_until
+from .lowered import Lowered, NativeCall
 
 MAX_ARGS = 10
 REGISTERS = 6  # integer arguments that x86-64 passes in registers; more need the wider call
@@ -38,7 +38,7 @@ WIDE = 2
 ARGS = 3  # columns of a row of the call table; arguments follow from ARGS on
 ROW = ARGS + MAX_ARGS
 SIGNATURE = (
-    "void(int64[:,:,::1], int64[:,:,::1], int64[:,:,::1], int64, int64, int64[::1], int64[::1],"
+    "void(int64[:,:,::1], int64[:,:,::1], int64[:,:,::1], int64, int64, int64[::1],"
     " int64[:,::1], int64[::1], int64[::1])"
 )
 MONOTONIC = time.CLOCK_MONOTONIC
@@ -57,32 +57,20 @@ class NativeRunner:
         self._before = call_table(calls.before, pool)
         self._timed = call_table(calls.steps, pool)
         self._after = call_table(calls.after, pool)
-        self._clocked = calls.clocked
         self._clock = _clock_address()
 
-    def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        if (starts is not None) != self._clocked:
-            raise ValueError(
-                "start instants are required for programs prepared with sync=clock, and only for"
-                " those"
-            )
+    def __call__(self, n: int) -> NDArray[np.int64]:
         stamps = np.zeros((1, n, 2), dtype=np.int64)
         failed = np.full(2, -1, dtype=np.int64)  # step, code
         timespec = np.zeros(2, dtype=np.int64)
         clock = (self._clock, time.CLOCK_MONOTONIC, timespec)
-        no_starts = np.zeros(0, dtype=np.int64)
         unused_stamps = np.zeros((1, 2), dtype=np.int64)
         nothing = call_table((), 1)
-        run_table(
-            self._enter, nothing, nothing, *clock, no_starts, unused_stamps, self.progress, failed
-        )
+        run_table(self._enter, nothing, nothing, *clock, unused_stamps, self.progress, failed)
         entered = failed[0] < 0
         if entered:
-            if starts is not None:
-                sleep_until(int(starts[0]))
-            instants = no_starts if starts is None else starts
             tables = (self._before, self._timed, self._after)
-            run_table(*tables, *clock, instants, stamps[0], self.progress, failed)
+            run_table(*tables, *clock, stamps[0], self.progress, failed)
         if failed[0] >= 0:
             step = (
                 self.calls[failed[0]]
@@ -165,18 +153,13 @@ def _run_table(
     clock: int,
     clock_id: int,
     timespec: Any,
-    starts: Any,
     stamps: Any,
     progress: Any,
     failed: Any,
 ) -> None:
     """One repetition per row of `stamps` [n, 2]; stops at the first error with failed = (step,
-    code).
-
-    Unless `starts` is empty, repetition r begins no earlier than starts[r] on the same clock.
-    """
+    code)."""
     pool = timed.shape[0]
-    clocked = starts.shape[0] > 0
     for repetition in range(stamps.shape[0]):
         copy = repetition % pool
         progress[0] = repetition
@@ -187,9 +170,6 @@ def _run_table(
                 failed[0] = timed.shape[1] + after.shape[1]
                 failed[1] = code
                 return
-        if clocked:
-            while _read(clock, clock_id, timespec) < starts[repetition]:
-                pass
         stamps[repetition, 0] = _read(clock, clock_id, timespec)
         for step in range(timed.shape[1]):
             progress[1] = step

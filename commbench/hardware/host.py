@@ -4,6 +4,7 @@ virtual machine."""
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import platform
 import re
@@ -144,21 +145,25 @@ _current_cpu = getattr(ctypes.CDLL(None), "sched_getcpu", lambda: 0)  # glibc an
 
 
 def interference_counters(whole_host: bool = True, root: Path = ROOT) -> dict[str, float]:
-    """Counters that show a disturbance by their differences: the context switches of this process,
-    the frequency of the processor that it runs on, and the processor time of the whole host that
-    its hypervisor has stolen.
-    """
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    counters = {
-        "os.voluntary_switches": float(usage.ru_nvcsw),
-        "os.involuntary_switches": float(usage.ru_nivcsw),
-    }
+    """Counters that show a disturbance by their differences: the frequency of the processor that
+    this process runs on, and the processor time of the whole host that its hypervisor has
+    stolen."""
+    counters = dict[str, float]()
     stolen = steal_jiffies(read_text(root / "proc/stat")) if whole_host else None
     if stolen is not None:
         counters["os.steal_s"] = stolen / os.sysconf("SC_CLK_TCK")
     if frequency_is_quick(root) and (khz := read_int(_frequency_file(root))):
         counters["os.cpu_frequency_hz"] = 1e3 * khz
     return counters
+
+
+def core_wait_s(root: Path = ROOT) -> float:
+    """How long this thread has been ready to run but had no core, since it began; NaN where the
+    kernel does not tell. The file has the ns on a core, the ns of waiting for one, and how often it
+    got one (sched-stats in the kernel's documentation)."""
+    fields = (read_line(root / "proc/thread-self/schedstat") or "").split()
+    counts = [parse_int(field) or 0 for field in fields]
+    return counts[1] / 1e9 if len(counts) == 3 and counts[2] else math.nan
 
 
 @cache

@@ -24,10 +24,12 @@ MPICH_NAME = re.compile(rb"(?:MPIR_CVAR|MPIR_PARAM|MPICH|MV2|MVP)_[A-Z0-9_]+")
 ENVIRONMENT = "environment"
 DEFAULT = "default"
 DOUBLE_CHECKED = ("btl_tcp_links",)  # recorded with its default, too, where messages take TCP
-# variables that launchers export to their ranks, and those of launchers (PRRTE's frameworks)
+# variables that launchers export to their ranks (also Open MPI 4 to ranks of Open MPI 5), and those
+# of launchers (PRRTE's frameworks)
 OF_LAUNCHERS = re.compile(
     "(?:orte|prte|pmix|ess|plm|ras|rmaps|odls|oob|routed|rml|grpcomm|iof|errmgr|state|schizo|filem"
-    "|hwloc)(?:_.*)?|cpu_type|initial_wdir|num_procs|shmem_RUNTIME_QUERY_hint"
+    "|hwloc)(?:_.*)?|cpu_type|initial_wdir|num_procs|shmem_RUNTIME_QUERY_hint|mpi_oversubscribe"
+    "|PREFIXES"
 )
 _COMPONENT = re.compile(r"(btl|mtl)_([a-z0-9]+)_\w+")
 PMLS = {"btl": "ob1", "mtl": "cm"}  # that take them

@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,13 +26,13 @@ from commbench.core import program as steps
 from commbench.core.case import Planned
 from commbench.core.layout import Layout
 from commbench.core.program import DEVICE
+from commbench.core.states import LimitKind
 from commbench.results.columns import grouped
 
 from .nvml import MAX_NVLINKS
 from .topology import SAME_GPU, RankGpu, Topology, link_between
 
 MBIT_PER_GB = 8e3
-Limit = tuple[float, str]  # bandwidth in GB/s, and the name of what limits it
 # compute capability -> GB/s per link in one direction, and the most links of such a GPU; the next
 # lower one counts
 NVLINK = {
@@ -50,25 +51,32 @@ PCIE_X16 = {3: 12.0, 4: 24.0, 5: 48.0, 6: 96.0}
 PCIE_LINE_X16 = {3: 15.75, 4: 31.5, 5: 63.0, 6: 118.0}
 PCIE_LINKS = {"PIX", "PXB", "PHB", "NODE", "SYS", "SOC", "PSB"}
 NVLINK_LINK = re.compile(r"NV([1-9][0-9]{0,2})")
-TOLD = " by limit="  # the end of such a limit's name
-COPY = "measured device copy"
-HOST_COPY = "measured copy by a core"
+
+
+class Limit(NamedTuple):
+    """A bandwidth, what limits it, and how that is known; the lower of two is the smaller."""
+
+    gb_per_s: float
+    name: str
+    kind: LimitKind
 
 
 def interface_limit(name: str, mbit_per_s: float, count: int = 1) -> Limit:
     """The line rate of a node's interface in one direction, or of `count` equal ones that are used
     together."""
-    return together(count, (mbit_per_s / MBIT_PER_GB, f"{name} {mbit_per_s / 1e3:g} Gb/s"))
+    line = f"{name} {mbit_per_s / 1e3:g} Gb/s"
+    return together(count, Limit(mbit_per_s / MBIT_PER_GB, line, "network"))
 
 
 def told_limit(name: str, gb_per_s: float) -> Limit:
     """A line rate in one direction by the user's word; without a name that of a node."""
-    return gb_per_s, f"{name or 'node'} {8 * gb_per_s:g} Gb/s{TOLD}"
+    return Limit(gb_per_s, f"{name or 'node'} {8 * gb_per_s:g} Gb/s by limit=", "told")
 
 
 def together(count: int, limit: Limit) -> Limit:
     """The limit of several equal links together."""
-    return count * limit[0], f"{count} x {limit[1]}" if count > 1 else limit[1]
+    name = f"{count} x {limit.name}" if count > 1 else limit.name
+    return Limit(count * limit.gb_per_s, name, limit.kind)
 
 
 def bandwidth_limit(
@@ -86,7 +94,7 @@ def bandwidth_limit(
 
     `gpus` are those of the world's ranks, empty with device=cpu; `wires` and `topologies` those of
     its nodes. `copy_gb_per_s` is the measured rate of a copy within one GPU, `core_copy_gb_per_s`
-    that of a copy by a core of as many bytes as the case touches. `nvlink_joins_nodes`: the case's
+    that of a copy by a core; both are None for what a cache holds. `nvlink_joins_nodes`: the case's
     bytes leave a node by NVLink, and no interface carries them. None if unknown, for example where
     GPU data is staged through host memory.
     """
@@ -138,7 +146,7 @@ def network_limit(
         if slowest is None or share is None:
             return None
         if share:
-            limits.append((factor * slowest[0] / share, slowest[1]))
+            limits.append(slowest._replace(gb_per_s=factor * slowest.gb_per_s / share))
     return _least(limits)
 
 
@@ -160,16 +168,23 @@ def host_link(gpu: RankGpu) -> Limit | None:
     """The line rate of a GPU's link to its host, in one direction: NVLink-C2C or PCIe; None if
     unknown."""
     if gpu.c2c_gb_per_s:
-        return gpu.c2c_gb_per_s, f"C2C {gpu.c2c_gb_per_s:g} GB/s"
-    link = _pcie_link(gpu, PCIE_LINE_X16)
-    return None if link is None else (link[0], f"{link[1]} line rate")
+        return Limit(gpu.c2c_gb_per_s, f"C2C {gpu.c2c_gb_per_s:g} GB/s", "line")
+    rate = _pcie_gb_per_s(gpu, PCIE_LINE_X16)
+    return None if rate is None else Limit(rate, f"{_pcie_name(gpu)} line rate", "line")
 
 
-def _pcie_link(gpu: RankGpu, x16_gb_per_s: Mapping[int, float]) -> Limit | None:
+def _pcie_gb_per_s(gpu: RankGpu, x16_gb_per_s: Mapping[int, float]) -> float | None:
     rate = x16_gb_per_s.get(gpu.pcie_generation or 0)
-    if rate is None or not gpu.pcie_width:
-        return None
-    return rate * gpu.pcie_width / 16, f"PCIe gen{gpu.pcie_generation} x{gpu.pcie_width}"
+    return None if rate is None or not gpu.pcie_width else rate * gpu.pcie_width / 16
+
+
+def _pcie_name(gpu: RankGpu) -> str:
+    return f"PCIe gen{gpu.pcie_generation} x{gpu.pcie_width}"
+
+
+def _planned_pcie(gpu: RankGpu) -> Limit | None:
+    rate = _pcie_gb_per_s(gpu, PCIE_X16)
+    return None if rate is None else Limit(rate, _pcie_name(gpu), "pcie")
 
 
 def _host_copies_limit(planned: Planned, gpus: Sequence[RankGpu]) -> Limit | None:
@@ -184,11 +199,9 @@ def _host_copies_limit(planned: Planned, gpus: Sequence[RankGpu]) -> Limit | Non
     members = [gpus[rank] for rank in planned.members]
     sharing = max(sum(gpu.is_same(other) for other in members) for gpu in members)
     slowest = _least([host_link(gpu) for gpu in members])
-    return (
-        slowest
-        if slowest is None or sharing <= 1
-        else (slowest[0] / sharing, f"{slowest[1]} / {sharing}")
-    )
+    if slowest is None or sharing <= 1:
+        return slowest
+    return Limit(slowest.gb_per_s / sharing, f"{slowest.name} / {sharing}", slowest.kind)
 
 
 def _core_copies_limit(
@@ -212,17 +225,18 @@ def _core_copies_limit(
         share /= len(ranks)  # all other ranks can copy to or from the root at the same time
     elif planned.operation in (steps.Broadcast, steps.Reduce):
         share *= (len(ranks) - 1) / len(ranks)  # the root receives nothing, and its core can help
-    return planned.bus_factor * core_copy_gb_per_s / share, HOST_COPY
+    rate = planned.bus_factor * core_copy_gb_per_s / share
+    return Limit(rate, "measured copy by a core", "memory")
 
 
 def communicating_ranks(planned: Planned) -> Sequence[int]:
-    """The world ranks of a collective or of a single pair; none for several pairs at once, which
-    share no path."""
+    """The world ranks of a collective, of a single pair, or of pairs that are timed together; none
+    for the pairs of a round, which are timed each by itself and share no path."""
     if not planned.case.pairs:
         return planned.members
-    if len(planned.case.pairs) > 1:
+    if len(planned.case.pairs) > 1 and "pairs" not in planned.benchmark.axes:
         return []
-    return [planned.members[rank] for rank in planned.case.pairs[0]]
+    return [planned.members[rank] for rank in sorted(planned.case.pair_by_rank)]
 
 
 def crossing_share(planned: Planned, layout: Layout | None = None) -> float | None:
@@ -291,7 +305,11 @@ def _gpu_links_limit(
             for a, b in combinations(range(len(group)), 2)
         }
         if set(links.values()) == {SAME_GPU}:
-            limits.append(None if copy_gb_per_s is None else (copy_gb_per_s, COPY))
+            limits.append(
+                None
+                if copy_gb_per_s is None
+                else Limit(copy_gb_per_s, "measured device copy", "memory")
+            )
             continue
         if any(
             link is None or not (link in PCIE_LINKS or NVLINK_LINK.fullmatch(link))
@@ -336,7 +354,7 @@ def _nvlink_limit(gpu: RankGpu, shown: int) -> Limit | None:
     if rate is None:
         return None
     count = min(shown, gpu.nvlinks or rate[1])
-    return count * rate[0], f"NVLink {count} x {rate[0]:g} GB/s"
+    return Limit(count * rate[0], f"NVLink {count} x {rate[0]:g} GB/s", "nvlink")
 
 
 def _nvlink_fabric_limit(planned: Planned, gpus: Sequence[RankGpu]) -> Limit | None:
@@ -357,7 +375,7 @@ def nvlink_rate(capability: int | None) -> tuple[float, int] | None:
 def _pcie_limit(planned: Planned, islands: Sequence[Sequence[RankGpu]]) -> Limit | None:
     """The limit of PCIe between islands of NVLink: as many bytes must cross it as would cross a
     network of nodes."""
-    slowest = _least([_pcie_link(gpu, PCIE_X16) for island in islands for gpu in island])
+    slowest = _least([_planned_pcie(gpu) for island in islands for gpu in island])
     size = len(islands[0])
     factor = planned.bus_factor
     if (
@@ -368,8 +386,8 @@ def _pcie_limit(planned: Planned, islands: Sequence[Sequence[RankGpu]]) -> Limit
     ):
         return None
     share = crossing_share(planned, Layout(planned.size // size, size))
-    rate, name = together(size, slowest)
-    return (factor * rate / share, name) if share else None
+    links = together(size, slowest)
+    return links._replace(gb_per_s=factor * links.gb_per_s / share) if share else None
 
 
 def _least(limits: Sequence[Limit | None]) -> Limit | None:

@@ -44,7 +44,8 @@ LAUNCHERS: Mapping[MpiKind, tuple[str, ...]] = {
 OPEN_MPI_RANK = "OMPI_COMM_WORLD_RANK"
 PMI_RANK = "PMI_RANK"
 PMIX_RANK = "PMIX_RANK"
-RANKS = (OPEN_MPI_RANK, PMI_RANK, PMIX_RANK, "SLURM_PROCID")
+MVAPICH_RANK = "MV2_COMM_WORLD_RANK"
+RANKS = (OPEN_MPI_RANK, MVAPICH_RANK, PMI_RANK, PMIX_RANK, "SLURM_PROCID")
 HYDRA_LOCAL_RANK = "MPI_LOCALRANKID"
 THREADS = ("single", "funneled", "serialized", "multiple")
 CHOICES = "auto, openmpi, mpich or the full path of a libmpi.so"
@@ -215,10 +216,10 @@ def is_rank_0(environ: Mapping[str, str]) -> bool:
 
 def launcher_kind(environ: Mapping[str, str]) -> MpiKind | None:
     """The library whose launcher started this process, by the variables that it exports; "mpich"
-    also for the tasks of a scheduler that exports PMI_RANK."""
+    for MVAPICH, and for the tasks of a scheduler that exports PMI_RANK."""
     if OPEN_MPI_RANK in environ:
         return "openmpi"
-    return "mpich" if PMI_RANK in environ else None
+    return "mpich" if {PMI_RANK, MVAPICH_RANK} & set(environ) else None
 
 
 def _from_path(text: str, name: str = "backend.library") -> MpiLibrary:

@@ -4,7 +4,7 @@ GPUs of a case."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, takewhile
 from typing import Any
@@ -28,6 +28,8 @@ _AFFINITIES = re.compile("(CPU|NUMA) Affinity|GPU NUMA ID")  # the columns after
 _DEVICE = re.compile(r"GPU[0-9]+|NIC[0-9]+|[a-z][a-z0-9_]*[0-9]")
 _BUS_ID_FACT = re.compile(r"gpu\.([0-9]{1,4})\.pci_bus_id")
 _CPUS = re.compile(r"[0-9]+([-,][0-9]+)*")
+_LINK = "X|NV[0-9]+|C2C|PIX|PXB|PHB|NODE|SYS|SOC"
+_FUSED = re.compile(f"(?:{_LINK}){{2,}}")  # cells without a space between them, as PIXNODE
 
 Topology = Mapping[str, str]  # the cells of `nvidia-smi topo -m`: NV18 of "GPU0 GPU1"
 
@@ -135,14 +137,18 @@ def link_between(first: RankGpu, second: RankGpu, topologies: Mapping[int, Topol
 
 
 def collect(timeout_s: float = TIMEOUT_S) -> Facts:
-    """The table as `topology.nvidia_smi_topo_m`; if there is none, it is None, and
-    `topology.reason` says why."""
+    """The table as `topology.nvidia_smi_topo_m`; if there is none, it is None. `topology.reason`
+    says why, or which of its rows can't be read."""
     try:
         table = command_output([COMMAND, "topo", "-m"], timeout_s)
     except NoReading as error:
         return {TOPOLOGY_FACT: None, "topology.reason": str(error)}
     if "GPU0" in table:  # also a table that parse_topo can't read is kept for the reader
-        return {TOPOLOGY_FACT: table}
+        shifted = [name for name, cells in _rows(table) if cells is None]
+        reason = (
+            f"{COMMAND} topo -m: the cells of {', '.join(shifted)} are not those of its columns"
+        )
+        return {TOPOLOGY_FACT: table} | ({"topology.reason": reason} if shifted else {})
     message = fact_text(first_line(table))[:LONGEST_MESSAGE]
     return {TOPOLOGY_FACT: None, "topology.reason": f"{COMMAND} shows no GPU: {message}"}
 
@@ -164,8 +170,17 @@ def node_record(facts: Mapping[str, object]) -> dict[str, Any] | None:
 def parse_topo(text: str) -> Topology:
     """Read the table, with tabs or spaces between its cells; {} where there is none. A row may be
     cut off."""
-    columns: list[str] = []
     links: dict[str, str] = {}
+    for row, cells in _rows(text):
+        for column, cell in (cells or {}).items():
+            links.setdefault(f"{row} {column}", cell)
+    return links
+
+
+def _rows(text: str) -> Iterator[tuple[str, dict[str, str] | None]]:
+    """The cells of each row by their columns; None where it has too few, or its own column not
+    the X, so that they stand under others."""
+    columns: list[str] = []
     for line in _ANSI.sub("", text).splitlines():
         if not columns:  # the header: no other line consists of the names of devices
             names = _AFFINITIES.split(line)[0].split()
@@ -174,7 +189,13 @@ def parse_topo(text: str) -> Topology:
         elif line.strip().startswith(("Legend", "NIC Legend")):
             break
         elif (words := line.split()) and _DEVICE.fullmatch(words[0]):
-            cells = takewhile(lambda word: not _CPUS.fullmatch(word), words[1:])
-            for column, cell in zip(columns, cells, strict=False):
-                links.setdefault(f"{words[0]} {column}", cell)
-    return links
+            before = list(takewhile(lambda word: not _CPUS.fullmatch(word), words[1:]))
+            cells = [cell for word in before for cell in _cells(word)]
+            is_cut = len(before) == len(words) - 1  # nothing stands behind its links
+            row = dict(zip(columns, cells, strict=False))
+            is_whole = is_cut or len(cells) >= len(columns)
+            yield words[0], row if is_whole and row.get(words[0], "X") == "X" else None
+
+
+def _cells(word: str) -> list[str]:
+    return re.findall(_LINK, word) if _FUSED.fullmatch(word) else [word]

@@ -10,8 +10,8 @@ import numpy as np
 
 from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.protocols import Runner
+from commbench.hardware.host import core_wait_s
 
-from .agreed_starts import AgreedStarts
 from .collector import SampleCollector
 from .counters import CounterReader
 from .visit_setup import VisitSetup
@@ -36,7 +36,8 @@ class BlockResult:
 
 class Blocks:
     """Runs one block after another. `spent_s` is the time in them, `loop_s` that in their
-    repetitions, since the last restart of the clock."""
+    repetitions, `waited_s` that of it in which the timed thread was ready but had no core (NaN
+    where the kernel does not tell), all since the last restart of the clock."""
 
     def __init__(
         self, setup: VisitSetup, collector: SampleCollector, counters: CounterReader
@@ -44,57 +45,43 @@ class Blocks:
         self._setup = setup
         self._collector = collector
         self._counters = counters
-        self.agreed: AgreedStarts | None = None  # with sync=clock
         self.last = BlockResult()
-        self.spent_s = 0.0
-        self.loop_s = 0.0
-
-    def agree_on_starts(self) -> None:
-        """Begin each repetition at an agreed instant. Raises Unsupported on all ranks."""
-        setup = self._setup
-        assert setup.clocks is not None
-        clock = setup.clocks.of(setup.planned.members, setup.control, setup.deadline_s)
-        self.agreed = AgreedStarts(clock, setup.control, setup.planned.active, self._collector)
+        self.restart_clock()
 
     def restart_clock(self) -> None:
         self.spent_s = 0.0
         self.loop_s = 0.0
+        self.waited_s = 0.0
 
     def bounded(self, n: int) -> int:
-        """At most n repetitions, as many as rank 0 can receive and agreed starts leave time for."""
-        most = n if self.agreed is None else self.agreed.most(n)
-        return min(n, max(1, min(most, BLOCK_STAMPS // len(self._setup.planned.active))))
+        """At most n repetitions, as many as rank 0 can receive."""
+        return min(n, max(1, BLOCK_STAMPS // len(self._setup.planned.active)))
 
     def run(self, runner: Runner, n: int, phase: str) -> None:
         """Run n repetitions on all ranks, and collect the stamps on rank 0."""
         setup = self._setup
         meeting = f"{phase} of {setup.planned.case}"
         stamps = np.zeros((0, 0, 2), dtype=np.int64)
-        starts = None
         problem = None
         unsupported = False
         begin_s = time.perf_counter()
-        if self.agreed is not None:
-            setup.progress.enter(f"the meeting before {meeting}")
-            starts = self.agreed.starts(n, phase == "measure", setup.deadline_s)
         setup.progress.enter(meeting, runner, setup.deadline_s)
+        waited_before_s = core_wait_s()
         loop_begin_s = time.perf_counter()
         try:
-            stamps = runner(n) if starts is None else runner(n, starts)
+            stamps = runner(n)
         except (CommunicationError, Unsupported) as error:
             problem = str(error)
             unsupported = isinstance(error, Unsupported)
         ran_s = time.perf_counter() - loop_begin_s
+        self.waited_s += core_wait_s() - waited_before_s
         setup.progress.enter(f"the meeting after {meeting}" + (f", {problem}" if problem else ""))
         self._counters.after_block(phase)
         parts = setup.control.collect(stamps, setup.deadline_s, meeting)
         total_s = time.perf_counter() - begin_s
         failed_ranks = sum(part.shape[1] != n for part in parts)
         if parts and not failed_ranks:
-            (self.agreed or self._collector).add_parts(phase, parts)
-        if self.agreed is not None and self.agreed.problem:
-            problem = self.agreed.problem
-            failed_ranks = setup.control.size
+            self._collector.add_parts(phase, parts)
         # repetitions on a virtual clock take no time: blocks can't be made to last as long as a
         # meeting
         is_virtual = setup.planned.case.has_model_clock

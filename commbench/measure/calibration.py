@@ -35,11 +35,10 @@ COPY_BYTES = 256 * 2**20  # beyond any GPU's cache
 # copied first; a device slower than any GPU would need seconds for 256 MiB
 CACHED_COPY_BYTES = 16 * 2**20
 SLOW_COPY_GB_PER_S = 20.0
-HOST_COPY_BYTES = (*(4**power for power in range(6, 13)), 2**25, 2**26)  # 4 KiB to 64 MiB
+LEAST_CORE_COPY_BYTES = 2**25
+CORE_COPIES = 3
 WAKE_BYTES = 16 * 2**20
 WAKE_S = 0.3  # that an idle link may take to reach its full rate
-LEAST_HOST_COPIES = 3
-HOST_COPIED_BYTES = 2**22  # of each size: at least this many copies, and this many bytes
 
 
 def empty_samples_s(engines: Collection[str]) -> dict[str, float]:
@@ -152,26 +151,16 @@ def _copy_gb_per_s(communicator: Communicator, mode: Mode, copy_bytes: int) -> f
     return COPIES_PER_SAMPLE * copy_bytes / _median_elapsed_s(runner(COPY_REPETITIONS)) / 1e9
 
 
-def host_copies_gb_per_s(copied_bytes: int) -> dict[int, float]:
-    """The best rate of some copies by this core, in 10^9 B/s, by their bytes: up to `copied_bytes`,
-    at most 64 MiB.
-
-    Beyond the caches the rate no longer changes, and touching the memory for the first time takes
-    longer than copying. Empty where there is no memory for it.
-    """
-    largest = next((size for size in HOST_COPY_BYTES if size >= copied_bytes), HOST_COPY_BYTES[-1])
-    rates = dict[int, float]()
+def core_copy_gb_per_s(cache_bytes: int) -> float | None:
+    """The best rate of some copies by this core, in 10^9 B/s, of more than the caches hold; None
+    where there is no memory for it."""
+    size = max(LEAST_CORE_COPY_BYTES, cache_bytes)
     try:
-        source = np.ones(largest, np.uint8)
-        target = np.empty(largest, np.uint8)
+        source = np.ones(size, np.uint8)
+        target = np.ones(size, np.uint8)
     except MemoryError:
-        return rates
-    for size in HOST_COPY_BYTES[: HOST_COPY_BYTES.index(largest) + 1]:
-        times = copy_times(
-            target[:size], source[:size], max(LEAST_HOST_COPIES, HOST_COPIED_BYTES // size)
-        )
-        rates[size] = size / float(times.min()) / 1e9
-    return rates
+        return None
+    return size / float(copy_times(target, source, CORE_COPIES).min()) / 1e9
 
 
 def copy_times(target: NDArray[np.uint8], source: NDArray[np.uint8], copies: int) -> Series:

@@ -74,8 +74,6 @@ class CaseVisit:
     def _visit(self) -> Outcome:
         case = self.setup.planned.case
         self._allocate()
-        if case.sync == "clock":
-            self._agree_on_starts()
         runner = self._connect()
         if case.timer == "graph":  # the first call was not captured
             runner = self._prepare(1)
@@ -108,12 +106,6 @@ class CaseVisit:
         except OSError as error:
             problem = f"profile={self.setup.settings.profile} can't be made: {error}"
         self._agree(problem)
-
-    def _agree_on_starts(self) -> None:
-        try:
-            self._blocks.agree_on_starts()
-        except Unsupported as error:  # raised on all ranks
-            raise _Stopped(Refused(str(error))) from error
 
     def _prepare(self, block_k: int, barriers: bool = True, fresh: bool = False) -> Runner:
         planned = self.setup.planned
@@ -254,6 +246,8 @@ class CaseVisit:
         setup.progress.enter(f"the check at the {when} of {setup.planned.case}")
         if when == "end":
             self._counters.after_phase("measure")
+            if not setup.planned.case.has_model_clock:
+                self._counters.read_core_wait(self._blocks.waited_s, self._blocks.loop_s)
         several_visits = setup.settings.timing.visits > 1
         if when != "middle" and several_visits and len(setup.communicator.hosted) == 1:
             self._counters.read_interference()
@@ -301,7 +295,6 @@ class CaseVisit:
 
     def _samples(self, stop_reason: str) -> Samples:
         collector = self._collector
-        agreed = self._blocks.agreed
         connect_times = collector.times("connect")
         times = collector.times("measure")
         return Samples(
@@ -311,11 +304,9 @@ class CaseVisit:
             stop_reason=stop_reason,
             wrong_elements=self._wrong,
             counts=tuple(collector.counts),
-            series=None if agreed is None and collector.complete else times,
+            series=None if collector.complete else times,
             repetitions=collector.repetitions("measure"),
             first_call_s=float(connect_times[0]) if len(connect_times) else None,
-            late_repetitions=None if agreed is None else agreed.late,
-            clock_error_s=None if agreed is None else agreed.error_ns * 1e-9,
             spent_s=self._blocks.spent_s,
             warmup_s=self._warmup_s,
             steady=self._steady,

@@ -49,12 +49,11 @@ class SampleCollector:
         self._condensed = 0
         self.operations = 1  # per sample, to give the times of intervals per operation
 
-    def add(self, phase: str, stamps: NDArray[np.int64], times: Series | None = None) -> None:
-        """Stamps [ranks, n, 2] of consecutive repetitions, in ns; `times` in s where they don't
-        follow the headline."""
+    def add(self, phase: str, stamps: NDArray[np.int64]) -> None:
+        """Stamps [ranks, n, 2] of consecutive repetitions, in ns."""
         rows = deciding_rows(stamps, self._rows)
         decided = stamps[rows, np.arange(stamps.shape[1])]
-        times = (decided[:, 1] - decided[:, 0]) / NS_PER_S if times is None else times
+        times = (decided[:, 1] - decided[:, 0]) / NS_PER_S
         series = self._series[phase]
         self._keep(phase, series.total, stamps, rows, decided)
         series.append(times)

@@ -23,16 +23,14 @@ from .calibration import (
     call_overheads_s,
     compute_units_s,
     copy_gb_per_s,
+    core_copy_gb_per_s,
     empty_samples_s,
-    host_copies_gb_per_s,
     wake_links,
 )
 from .compute_amounts import UnitSeconds
 from .plan_facts import PlanFacts
 from .preflight import MEETING_S, uses_shm
 from .transports import LogReader, TransportEvidence, gather_evidence
-
-OFF_CACHE_BYTES = 2**25  # a copy of this size is enough unless the last cache is larger
 
 
 @dataclass(frozen=True)
@@ -51,21 +49,9 @@ class Conditions:
     joins_messages: bool = False  # see Backend
     # where ranks communicate through a /dev/shm that is too small
     small_shm_nodes: frozenset[int] = frozenset()
-    # of one core, by the bytes of the copy
-    host_copies_gb_per_s: Mapping[int, float] = field(default_factory=dict)
+    core_copy_gb_per_s: float | None = None  # of a copy by one core; None where no case needs it
     compute_units_s: UnitSeconds = field(default_factory=dict)  # of overlaps
     z: float = Z95  # the normal quantile of the wanted level of intervals
-
-    def core_copy_gb_per_s(self, copied_bytes: int) -> float | None:
-        """The rate at which a core copies so many bytes: the best of the next smaller measured size
-        and all above it.
-
-        Larger sizes count because a copy of a few kB is as fast, but numpy's call takes longer than
-        the copy.
-        """
-        rates = self.host_copies_gb_per_s
-        below = max((size for size in rates if size <= copied_bytes), default=0)
-        return max((rate for size, rate in rates.items() if size >= below), default=None)
 
 
 class ConditionsReader:
@@ -106,7 +92,7 @@ class ConditionsReader:
         library = self._communicator.facts()
         empty_s = dict[str, float]()
         overhead_s = dict[str, float]()
-        host_copies = dict[int, float]()
+        core_copy = None
         if self._settings.device == "cuda" and not self._world.is_hosted:
             wake_links(self._communicator)
         evidence = gather_evidence(self._world, self._control, library, self._run, self._log)
@@ -121,16 +107,8 @@ class ConditionsReader:
             empty_s = empty_samples_s(engines)
             overhead_s = call_overheads_s(single, cases)
             evidence = replace(evidence, copy_gb_per_s=copy_gb_per_s(single, cases))
-            on_cpus = [
-                planned
-                for planned in cases
-                if planned.case.device == "cpu" and planned.size > 1 and not planned.skip
-            ]
-            if on_cpus:
-                largest = min(
-                    max(map(copied_bytes, on_cpus)), max(facts.cache_bytes, OFF_CACHE_BYTES)
-                )
-                host_copies = host_copies_gb_per_s(largest)
+            if any(_needs_core_copy(planned, facts.cache_bytes) for planned in cases):
+                core_copy = core_copy_gb_per_s(facts.cache_bytes)
         self._control.agree(None, MEETING_S, "calibration")
         nodes = self._run["provenance"]["nodes"] if self._run else ()
         small = [number for number, node in enumerate(nodes) if resource_limits.small_shm(node)]
@@ -145,9 +123,27 @@ class ConditionsReader:
             world=self._world,
             joins_messages=self._settings.backend.joins_messages,
             hosts=tuple(str(node.get("host.hostname", "?")) for node in nodes),
-            host_copies_gb_per_s=host_copies,
+            core_copy_gb_per_s=core_copy,
             compute_units_s=units_s,
             z=self._settings.timing.z,
+        )
+
+    def measure_limits_again(
+        self, conditions: Conditions, single: Communicator, cases: Sequence[Planned]
+    ) -> Conditions:
+        """With the best of the rates of copies so far: what else the machine does makes single ones
+        too low. Only rank 0 calls it."""
+        evidence = conditions.evidence
+        device = core = None
+        if evidence.copy_gb_per_s is not None:
+            device = _higher(evidence.copy_gb_per_s, copy_gb_per_s(single, cases))
+        if conditions.core_copy_gb_per_s is not None:
+            now = core_copy_gb_per_s(conditions.cache_bytes)
+            core = _higher(conditions.core_copy_gb_per_s, now)
+        return replace(
+            conditions,
+            evidence=replace(evidence, copy_gb_per_s=device),
+            core_copy_gb_per_s=core,
         )
 
     def _load_native_engine(self) -> None:
@@ -179,8 +175,18 @@ class ConditionsReader:
         return replace(conditions, evidence=conditions.evidence.extended(records, self._log))
 
 
-def copied_bytes(planned: Planned) -> int:
-    """The bytes of the largest buffer of any rank, with all its copies: the memory that successive
-    operations use."""
+def fits_in_cache(planned: Planned, cache_bytes: int) -> bool:
+    """Whether a last-level cache of this size holds what successive operations use: the largest
+    buffer of any rank, with all its copies, and what it is copied to."""
     specs = (spec for rank in planned.active for spec in planned.buffers(rank))
-    return max((buffer_bytes(spec, planned.pool) for spec in specs), default=0)
+    largest = max((buffer_bytes(spec, planned.pool) for spec in specs), default=0)
+    return largest < 2 * cache_bytes
+
+
+def _needs_core_copy(planned: Planned, cache_bytes: int) -> bool:
+    is_on_cpus = planned.case.device == "cpu" and planned.size > 1 and not planned.skip
+    return is_on_cpus and not fits_in_cache(planned, cache_bytes)
+
+
+def _higher(rate: float, again: float | None) -> float:
+    return rate if again is None else max(rate, again)

@@ -3,6 +3,7 @@ scheduler."""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from commbench.engines.lowered import now_ns
 from commbench.hardware.host import interference_counters
 from commbench.hardware.network import byte_counters
 
-from .samples import MEASURED_HOST_BOUND, RETRANSMITS
+from .samples import CORE_WAIT, MEASURED_HOST_BOUND, RETRANSMITS
 from .visit_setup import VisitSetup
 
 # some drivers take tens of ms for a GPU's counters, a fifth of a short block
@@ -52,6 +53,11 @@ class CounterReader:
     def after_phase(self, phase: str) -> None:
         if self._is_slow:
             self._read(phase)
+
+    def read_core_wait(self, waited_s: float, measured_s: float) -> None:
+        """Keep the share of the measured time in which this rank was ready but had no core."""
+        if measured_s > 0 and not math.isnan(waited_s):
+            self._readings.append((now_ns(), {CORE_WAIT: waited_s / measured_s}))
 
     def read_interference(self) -> None:
         """Read what may have disturbed this rank: the host's counters."""

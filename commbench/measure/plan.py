@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from commbench.backends.buffers.memory import buffer_bytes
+from commbench.backends.buffers.memory import buffer_bytes, host_bytes
+from commbench.backends.buffers.staging import staged_program
 from commbench.benchmarks.each_node import OnEachNode
 from commbench.config.keys import EVENT_TIMED
 from commbench.config.settings import SEARCH, Settings
@@ -294,11 +295,11 @@ class _Planner:
         kinds = {id(own): own for own in specs.values()}
         pool = _pool(case, kinds.values(), facts)
         computed_bytes = 2 * STREAM_BYTES if case.overlap == "memory" else 0
-        host_bytes = {
+        bytes_of = {
             kind: computed_bytes + sum(_host_bytes(case, spec, pool) for spec in own)
             for kind, own in kinds.items()
         }
-        node_bytes = self._node_bytes({rank: host_bytes[id(own)] for rank, own in specs.items()})
+        node_bytes = self._node_bytes({rank: bytes_of[id(own)] for rank, own in specs.items()})
         reason = _too_large(settings, "a node", node_bytes, facts.memory_bytes)
         if case.device == "cuda" and reason is None and facts.gpu_bytes is not None:
             gpu_bytes = max(
@@ -324,14 +325,14 @@ class _Planner:
         the position of a rank in its pair."""
         case = planned.case
         if not case.pairs:
-            return {rank: planned.buffers(rank) for rank in planned.active}
+            return {rank: _with_twins(planned, rank) for rank in planned.active}
         of_positions = self._paired_buffers.setdefault(replace(case, pair=None), {})
         specs = {}
         for pair in case.pairs:
             for rank in pair:
                 position = (rank == pair[0], rank == pair[1])
                 if position not in of_positions:
-                    of_positions[position] = planned.buffers(rank)
+                    of_positions[position] = _with_twins(planned, rank)
                 specs[rank] = of_positions[position]
         return specs
 
@@ -424,16 +425,11 @@ def _directions(pairs: Sequence[Pair], benchmark: Benchmark) -> list[list[Pair]]
 def _sync(
     settings: Settings, benchmark: Benchmark, schedule: Schedule | None, timer: TimerName
 ) -> Sync:
-    """sync=clock is for operations of all ranks; pairs that run at once keep their barrier.
-
-    Before events are recorded, each rank holds its GPU for as long as its own host needs, so a
-    barrier must follow.
-    """
-    paired = {"pair", "pairs"} & set(benchmark.axes)
-    sync = "barrier" if paired and settings.sync == "clock" else settings.sync
-    if timer in EVENT_TIMED and sync != "clock":
+    """Before events are recorded, each rank holds its GPU for as long as its own host needs, so a
+    barrier must follow."""
+    if timer in EVENT_TIMED:
         return "barrier"
-    return "none" if benchmark.self_synchronising and schedule != "rounds" else sync
+    return "none" if benchmark.self_synchronising and schedule != "rounds" else settings.sync
 
 
 def _window(window: object, message_bytes: int, buffers: object) -> int | None:
@@ -483,15 +479,6 @@ def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: 
             f"{case.backend} has no {case.engine} engine; it has:"
             f" {', '.join(settings.backend.engines)}"
         )
-    if case.sync == "clock" and settings.backend.hosts_ranks:
-        return (
-            f"{case.backend} has one clock for all its ranks, which begin together; use"
-            " sync=barrier"
-        )
-    if case.sync == "clock" and case.timer != "host":
-        return (
-            f"sync=clock waits on the host's clock, timer={case.timer} does not; use sync=barrier"
-        )
     return benchmark.refusal(case, layout.size)
 
 
@@ -529,9 +516,17 @@ def _pool(case: Case, buffers: Iterable[tuple[BufferSpec, ...]], facts: PlanFact
     )
 
 
+def _with_twins(planned: Planned, rank: int) -> tuple[BufferSpec, ...]:
+    """The buffers of a rank, also those on the host through which commbench or the library sends
+    GPU memory."""
+    case = planned.case
+    specs = planned.buffers(rank)
+    if not specs or case.staging not in ("pinned", "library"):
+        return specs
+    program = planned.benchmark.program(case, rank, planned.size)
+    return staged_program(program, rank).buffers
+
+
 def _host_bytes(case: Case, spec: BufferSpec, pool: int) -> int:
-    """The host memory of a buffer; for one on a GPU that of its pattern and, with staging, of its
-    pinned copies."""
-    if case.device == "cpu" or spec.memory != DEVICE:
-        return buffer_bytes(spec, pool)
-    return buffer_bytes(spec, 1) + (buffer_bytes(spec, pool) if case.staging == "pinned" else 0)
+    on_host = case.device == "cpu" or spec.memory != DEVICE
+    return buffer_bytes(spec, pool) if on_host else host_bytes(spec, pool)

@@ -114,7 +114,7 @@ def preflight(
         folder = request.folder or new_folder(settings.output)
         if request.folder is None:  # else whoever has made it holds the lock
             lock_folder(folder)
-        run["run_id"] = Path(folder).name
+        run.setdefault("run_id", Path(folder).name)
         run["folder"] = str(Path(folder))
     if not settings.plan and not request.has_parent and is_called_per_node(world.launcher):
         _print_node_line(world, control, mine, run)
@@ -414,10 +414,11 @@ def _change_problem(earlier: EarlierStarts, run: Mapping[str, Any]) -> str | Non
 
 
 def _continued_record(earlier: EarlierStarts, run: Mapping[str, Any]) -> dict[str, Any]:
-    """run.json of a resumed run: with the time of its first start, and a list of all its starts."""
+    """run.json of a resumed run, whose folder may have been renamed since: with the name and time
+    of its first start, and a list of all its starts."""
     kept = {
         key: earlier.run[key]
-        for key in ("started_at", "sweep_id", "broken", "broken_reasons")
+        for key in ("run_id", "started_at", "sweep_id", "broken", "broken_reasons")
         if key in earlier.run
     }
     last = {

@@ -181,6 +181,22 @@ class Recorder:
         self._flush()
         return bool(self._visited(planned))
 
+    @property
+    def has_measured_limits(self) -> bool:
+        """Whether a row is held against a measured rate, which can be measured again."""
+        return any(_has_measured_limit(values) for values in self.rows.values())
+
+    def renew_limits(self, cases: Iterable[Planned], conditions: Conditions) -> None:
+        """Hold each row against the best that was measured up to the end of the run."""
+        if not self.has_measured_limits:
+            return
+        for planned in cases:
+            for each in single_cases(planned):
+                record = self._records.get(each.case.case_id)
+                if record and _has_measured_limit(self.rows.get(each.case.case_id, {})):
+                    self._write_row(each, record, conditions)
+        self._flush()
+
     def block_k(self, planned: Planned) -> int | None:
         """The block_k of the first visit of the case, which all visits have; None before it."""
         return next((record.visits[0].block_k for record in self._visited(planned)), None)
@@ -353,6 +369,10 @@ class Recorder:
     @property
     def _launch(self) -> int:
         return len(self._run.get("starts", []))
+
+
+def _has_measured_limit(values: Mapping[str, Any]) -> bool:
+    return values.get("limit_kind") == "memory"
 
 
 def _split(cases: Visited, reasons: Collection[str]) -> tuple[Visited, Visited]:

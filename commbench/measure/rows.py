@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from statistics import median
@@ -17,17 +17,18 @@ from commbench.core.case import Planned, version_of
 from commbench.core.layout import Layout, ends_of_pair
 from commbench.core.program import AllReduce
 from commbench.core.variables import MODEL_ENGINE, Case
-from commbench.hardware.link_limits import COPY, HOST_COPY, TOLD, Limit, bandwidth_limit
+from commbench.hardware.link_limits import Limit, bandwidth_limit
 from commbench.results.columns import CASES, VARIABLES
 from commbench.results.flags import FLAGS
 from commbench.stats.interval import Interval
 from commbench.stats.ramp import Ramp
-from commbench.stats.series import summarise, tukey_outliers
+from commbench.stats.series import Modes, summarise, tukey_outliers
+from commbench.stats.thresholds import WAITED_SHARE
 
-from .conditions import Conditions, copied_bytes
+from .conditions import Conditions, fits_in_cache
 from .samples import Failure, Refused, Wrong
 from .traffic_columns import traffic_columns
-from .visits import CaseRecord, Visit, changes, estimate, spread
+from .visits import CaseRecord, Visit, changes, estimate, modes_of, spread
 
 VISIBLE_SHARE = 0.05  # of a number: larger disturbances are flagged
 CALL_SHARE = 0.1  # of the median that the call itself may take
@@ -39,7 +40,6 @@ TREE = "TREE"
 NVLS = "NVLS"
 # the largest ratio of the line rate to the rate that NCCL plans with: PCIe 5
 LINE_RATE_RATIO = 63 / 48
-MEASURED_LIMIT_RATIO = 1.1  # a limit that was measured varies
 SUMMED_BY_SWITCH = (NVLS, "LDMC")  # kernels for symmetric memory: AllReduce_RSxLDMC_AGxSTMC
 
 
@@ -97,19 +97,15 @@ class RowFacts:
             evidence.gpus,
             evidence.topologies,
             None if self.is_in_cache else evidence.copy_gb_per_s,
-            self.conditions.core_copy_gb_per_s(self.copied_bytes),
+            None if self.is_in_cache else self.conditions.core_copy_gb_per_s,
             evidence.nvlink_joins_nodes(planned),
         )
 
     @cached_property
-    def copied_bytes(self) -> int:
-        return copied_bytes(self.planned)
-
-    @property
     def is_in_cache(self) -> bool:
         """Whether the buffers fit into the last-level cache; with device=cuda, into that of the
         GPU."""
-        return self.copied_bytes < 2 * self.conditions.cache_bytes
+        return fits_in_cache(self.planned, self.conditions.cache_bytes)
 
     @cached_property
     def algorithm(self) -> str | None:
@@ -225,18 +221,18 @@ def row(
 def _numbers(facts: RowFacts, record: CaseRecord) -> dict[str, Any]:
     """Each column from one of five sources, and what is said about them together."""
     visits = record.visits
-    median = estimate(visits, facts.conditions.z)
+    modes = modes_of(visits)
+    median = _around_modes(estimate(visits, facts.conditions.z), modes)
     rates = rate_columns(facts, median)
     numbers = (
         median_columns(visits, median)
+        | _mode_columns(modes)
         | time_columns(facts.planned, visits)
         | rates
         | visit_columns(facts, visits)
         | operation_columns(facts, visits)
     )
-    impossible = impossible_reason(
-        facts.planned, rates["efficiency"], rates["limit_name"], facts.algorithm
-    )
+    impossible = impossible_reason(facts.planned, rates["efficiency"], facts.limit, facts.algorithm)
     reasons = (impossible, facts.network_problem, *changes(visits), record.broken)
     raised = {
         "impossible": impossible is not None,
@@ -247,6 +243,24 @@ def _numbers(facts: RowFacts, record: CaseRecord) -> dict[str, Any]:
         "stop_reason": record.stop_reason,
         "reason": "; ".join(filter(None, reasons)) or None,
         "warnings": [name for name in FLAGS if raised.get(name)],
+    }
+
+
+def _around_modes(median: Interval, modes: Modes | None) -> Interval:
+    """The interval with both typical times in it: a repetition takes one of them, and the median
+    stays at one or the other by chance."""
+    if modes is None or not median.is_known:
+        return median
+    return replace(median, low=min(median.low, modes.fast), high=max(median.high, modes.slow))
+
+
+def _mode_columns(modes: Modes | None) -> dict[str, Any]:
+    if modes is None:
+        return {}
+    return {
+        "fast_mode_s": modes.fast,
+        "slow_mode_s": modes.slow,
+        "slow_share": modes.slow_share,
     }
 
 
@@ -281,20 +295,17 @@ def time_columns(planned: Planned, visits: Sequence[Visit]) -> dict[str, Any]:
 
 
 def visit_columns(facts: RowFacts, visits: Sequence[Visit]) -> dict[str, Any]:
-    """What was noted in the visits: warm-up, clocks, counters."""
+    """What was noted in the visits: warm-up, counters, skew."""
     first = visits[0]
     last = visits[-1]
-    errors_s = _known(visit.clock_error_s for visit in visits)
-    late = _known(visit.late_repetitions for visit in visits)
-    skews_s = _known(visit.skew_s for visit in visits)
+    skews_s = [visit.skew_s for visit in visits if visit.skew_s is not None]
+    waits = [visit.core_wait_share for visit in visits if visit.core_wait_share is not None]
     retransmits = [count for visit in visits for count in visit.retransmits.values()]
     return {
         "block_k": last.block_k,
         "compute_amount": last.compute_amount,
         "warmup_s": sum(visit.warmup_s for visit in visits),
         "steady": all(visit.is_steady for visit in visits),
-        "clock_error_s": max(errors_s, default=None),
-        "late_repetitions": sum(late) if late else None,
         "first_call_s": first.first_call_s,
         "retransmits": round(sum(retransmits)) if retransmits else None,
         "repetitions": sum(visit.repetitions for visit in visits),
@@ -304,6 +315,7 @@ def visit_columns(facts: RowFacts, visits: Sequence[Visit]) -> dict[str, Any]:
         "visits_s": None if facts.planned.case.has_model_clock else last.end_s,
         # the time between the starts of the first and the last rank
         "skew_s": median(skews_s) if facts.has_one_clock and skews_s else None,
+        "core_wait_share": median(waits) if waits else None,
     }
 
 
@@ -318,10 +330,6 @@ def _ramp_columns(ramp: Ramp | None) -> dict[str, Any]:
         "full_speed_s": ramp.full_speed_s,
         "least_gb_per_s": None if ramp.least is None else ramp.least / GB,
     }
-
-
-def _known(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
 
 
 def operation_columns(facts: RowFacts, visits: Sequence[Visit]) -> dict[str, Any]:
@@ -357,16 +365,17 @@ def rate_columns(facts: RowFacts, median: Interval) -> dict[str, Any]:
     moved_bytes = 0.0 if alone else operation_bytes
     algbw = _gb_per_s(moved_bytes, median_s)
     busbw = None if factor is None or algbw is None else factor * algbw
-    limit_gb_per_s, limit_name = facts.limit or (None, None)
+    limit = facts.limit
     return {
         "algbw_gb_per_s": algbw,
         "algbw_ci_low_gb_per_s": _gb_per_s(moved_bytes, high_s),
         "algbw_ci_high_gb_per_s": _gb_per_s(moved_bytes, low_s),
         "busbw_gb_per_s": busbw,
         "wire_gb_per_s": wire_gb_per_s(planned, algbw, facts.algorithm),
-        "limit_gb_per_s": limit_gb_per_s,
-        "limit_name": limit_name,
-        "efficiency": None if busbw is None or limit_gb_per_s is None else busbw / limit_gb_per_s,
+        "limit_gb_per_s": None if limit is None else limit.gb_per_s,
+        "limit_name": None if limit is None else limit.name,
+        "limit_kind": None if limit is None else limit.kind,
+        "efficiency": None if busbw is None or limit is None else busbw / limit.gb_per_s,
         "message_rate_per_s": 1 / median_s if median_s and not planned.case.timed else None,
     }
 
@@ -378,7 +387,7 @@ def _gb_per_s(operation_bytes: float, seconds: float | None) -> float | None:
 def _machine_flags(
     facts: RowFacts, visits: Sequence[Visit], numbers: Mapping[str, Any]
 ) -> dict[str, bool]:
-    """Flags about the machine and the clock; `numbers` are those of the row."""
+    """Flags about the machine; `numbers` are those of the row."""
     case = facts.planned.case
     if case.has_model_clock:
         return {}
@@ -391,17 +400,13 @@ def _machine_flags(
     )
     call_is_long = (numbers["overhead_s"] or 0.0) > CALL_SHARE * median_s
     is_host_bound = call_is_long or any(visit.is_host_bound for visit in visits)
-    late = numbers["late_repetitions"] or 0
-    unsure_s = max(numbers["skew_s"] or 0.0, numbers["clock_error_s"] or 0.0)
     return facts.flags | {
         "overhead": (
             timer_s > VISIBLE_SHARE * sample_s or (case.engine == "python" and is_host_bound)
         ),
+        "waited": (numbers["core_wait_share"] or 0.0) > WAITED_SHARE,
         "throttled": any(visit.is_throttled for visit in visits),
-        "skewed": (
-            unsure_s > VISIBLE_SHARE * sample_s
-            or late > VISIBLE_SHARE * (late + numbers["repetitions"])
-        ),
+        "skewed": (numbers["skew_s"] or 0.0) > VISIBLE_SHARE * sample_s,
     }
 
 
@@ -434,39 +439,39 @@ def wire_gb_per_s(
 def impossible_reason(
     planned: Planned,
     efficiency: float | None,
-    limit_name: str | None = None,
+    limit: Limit | None,
     algorithm: str | None = None,
 ) -> str | None:
-    """Why a row may exceed its limit; None if it does not.
+    """Why a row may exceed its limit; None if it does not, or the limit is a measured rate.
 
     A tree between two nodes, often named as a cause, is none: it is faster than the factor of a
     ring allows, but the limit is for the fewest bytes that any algorithm can move.
     """
-    name = limit_name or ""
-    allowed = MEASURED_LIMIT_RATIO if name in (COPY, HOST_COPY) else 1.0
-    if efficiency is None or efficiency <= allowed:
+    if efficiency is None or efficiency <= 1.0 or limit is None or limit.kind == "memory":
         return None
     ran = (algorithm or "").upper()
-    planned_rate = "NVLink" in name or "PCIe" in name
+    is_planned = limit.kind in ("nvlink", "pcie")
+    crosses_nodes = Layout.parse(planned.case.layout).nodes > 1
     possible = {
         "NVLS: the switch sums, a link carries (n+1)/n of the message and not 2(n-1)/n": (
-            planned_rate
+            is_planned
             and planned.operation is AllReduce
             and (not ran or any(word in ran for word in SUMMED_BY_SWITCH))
         ),
         "SHARP: the network sums, so fewer bytes enter and leave a node": (
-            not planned_rate
+            not is_planned
+            and crosses_nodes
             and not planned.case.pairs
-            and name not in (COPY, HOST_COPY)
             and (not ran or "COLLNET" in ran)
         ),
-        "NVLink through a third GPU instead of PCIe": bool(planned.case.pairs) and "PCIe" in name,
-        "the limit is the rate that NCCL plans with, below the line rate of the link": (
-            planned_rate and efficiency <= LINE_RATE_RATIO
+        "NVLink through a third GPU instead of PCIe": (
+            bool(planned.case.pairs) and limit.kind == "pcie"
         ),
-        "the limit was measured, and that varies": name in (COPY, HOST_COPY),
-        "limit= tells less than the line carries": name.endswith(TOLD),
+        "the limit is the rate that NCCL plans with, below the line rate of the link": (
+            is_planned and efficiency <= LINE_RATE_RATIO
+        ),
+        "limit= tells less than the line carries": limit.kind == "told",
         "the bus factor, the limit or a clock is wrong": True,
     }
     causes = ", or ".join(cause for cause, applies in possible.items() if applies)
-    return f"busbw is {efficiency:.3g} x its limit ({limit_name or 'of no name'}): {causes}"
+    return f"busbw is {efficiency:.3g} x its limit ({limit.name}): {causes}"

@@ -15,12 +15,12 @@ from commbench.core.states import Headline
 from commbench.hardware.nvml import throttled
 
 # phase of measured repetitions that a rank began after the agreed instant; in no statistic
-LATE = "late"
 NS_PER_S = 1e9
 RUNNING = "running"  # stop reason of the samples of a visit that goes on: of a soak
 HEADLINES = get_args(Headline)
 # counters
 RETRANSMITS = "measured.retransmits"  # see MeasuredCounters
+CORE_WAIT = "measured.core_wait_share"  # of the repetitions: see Blocks.waited_s
 MEASURED_HOST_BOUND = "measured.host_bound_repetitions"
 GPU_THROTTLE_REASONS = "gpu.throttle_reasons"
 
@@ -56,10 +56,9 @@ class Samples:
     part.
 
     `series` holds the seconds of each sample by the headline rule if the blocks don't: a soak saves
-    and drops its blocks, a large world keeps only a part of them, agreed starts count from the
-    instant that was agreed. `repetitions` is then the number of all samples. `spent_s` is the time
-    in measured blocks. `late_repetitions` and `clock_error_s` are for sync=clock, `unmeasured_s`
-    for a soak, `intervals` for that of a stream (StreamIntervals.table).
+    and drops its blocks, a large world keeps only a part of them. `repetitions` is then the number
+    of all samples. `spent_s` is the time in measured blocks. `unmeasured_s` is for a soak,
+    `intervals` for that of a stream (StreamIntervals.table).
     """
 
     ranks: tuple[int, ...]
@@ -71,8 +70,6 @@ class Samples:
     series: NDArray[np.float64] | None = None
     repetitions: int | None = None
     first_call_s: float | None = None
-    late_repetitions: int | None = None
-    clock_error_s: float | None = None
     spent_s: float = 0.0
     warmup_s: float = 0.0
     steady: bool = True
@@ -175,6 +172,11 @@ def readings(counts: Iterable[Counts], name: str) -> list[tuple[int, float]]:
 def is_throttled(counts: Iterable[Counts]) -> bool:
     """Whether a GPU lowered its clock."""
     return any(throttled(int(mask)) for _, mask in readings(counts, GPU_THROTTLE_REASONS))
+
+
+def core_wait_share(counts: Iterable[Counts]) -> float | None:
+    """Of the measured time of the rank that waited longest for a core; None where unknown."""
+    return max((share for _, share in readings(counts, CORE_WAIT)), default=None)
 
 
 def host_bound_share(counts: Iterable[Counts], repetitions: int) -> float:

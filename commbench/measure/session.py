@@ -51,7 +51,6 @@ from .conditions import Conditions, ConditionsReader
 from .early_end import EarlyEnd, VisitInFlight
 from .expectations import Verdict, verdict_on
 from .further_rounds import FurtherRounds, SearchResult, pair_search
-from .global_clock import GlobalClocks
 from .plan import duration_s, pass_order, plan
 from .plan_facts import PlanFacts
 from .preflight import MEETING_S, Request, preflight
@@ -96,7 +95,8 @@ def run_in_world(request: Request, identity: RankIdentity | None) -> int:
 def _completed(settings: Settings, world: World, has_parent: bool) -> Settings:
     """The settings with what the world decides. Raises ConfigError for layouts that do not fit."""
     launches = settings.timing.launches
-    if not has_parent and launches > 1:  # nobody is there to start another world
+    # nobody is there to start another world
+    if launches > 1 and not has_parent and not world.is_hosted:
         if world.rank == 0:
             print_error(f"timing.launches={launches}: {ONE_LAUNCH}")
         settings = replace(settings, timing=replace(settings.timing, launches=1))
@@ -150,7 +150,6 @@ class _Session:
         self._request = request
         self._earlier = request.earlier or EarlierStarts()
         self._cases = plan(settings, world, facts)
-        self._clocks = GlobalClocks(world, settings.interface)
         self._recorder = Recorder(settings, run, _rows_of(self._cases))
         self._early_end = EarlyEnd(world, self._recorder, run, request.has_parent)
         self._search: FurtherRounds | None = None
@@ -275,6 +274,10 @@ class _Session:
             for planned in pass_order(remaining, self._settings, number):
                 self._visit(planned, number)
             self._measure_reference(number)
+            if single is not None and self._recorder.has_measured_limits:
+                self._conditions = self._library.reader.measure_limits_again(
+                    self._conditions, single, self._cases
+                )
             remaining = self._next_pass(remaining, begun_s) or self._next_round()
             number = number + 1
         status = self._finish() if self._is_rank_0 else 0
@@ -327,7 +330,6 @@ class _Session:
             empty_sample_s=self._conditions.empty_sample_s,
             sink=partial(self._record, planned, started=started),
             progress=self._progress,
-            clocks=self._clocks,
             number=number,
             first_block_k=self._recorder.block_k(planned),
             slow_start=self._conditions.evidence.starts_slowly(planned),
@@ -429,7 +431,7 @@ class _Session:
         durations_s = (duration_s(settings, planned) for planned in self._cases)
         run["at_most_s"] = sum(durations_s) / settings.timing.launches
         run["memory"] = {"buffers_bytes": largest_bytes(self._cases, self._world.rank)}
-        calibrated = ("empty_sample_s", "overhead_s", "host_copies_gb_per_s", "compute_units_s")
+        calibrated = ("empty_sample_s", "overhead_s", "core_copy_gb_per_s", "compute_units_s")
         run["calibration"] = {name: getattr(self._conditions, name) for name in calibrated}
         self._recorder.begin()
         # by now what a case needs is loaded: the engine, pyarrow
@@ -448,6 +450,7 @@ class _Session:
         if self._end_reason():
             for planned in self._cases:
                 self._recorder.end_visits(planned, self._conditions)
+        self._recorder.renew_limits(self._cases, self._conditions)
         clear_in_flight(run["folder"])
         if self._recorder.more_launches and read_record(run["folder"]):
             run["launches"]["spent_s"] = self._budget.spent_s

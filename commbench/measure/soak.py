@@ -21,11 +21,10 @@ from numpy.typing import NDArray
 
 from commbench.core.case import Planned
 from commbench.results.columns import INTERRUPTED
-from commbench.stats.series import Series
 
 from .blocks import Blocks
 from .collector import SampleCollector
-from .samples import LATE, NS_PER_S, RUNNING, Counts, Samples
+from .samples import NS_PER_S, RUNNING, Counts, Samples
 from .strategies import NextBlock, TimingStrategy
 from .time_limits import samples_per_stamp
 from .visit_setup import VisitSetup
@@ -95,8 +94,6 @@ class Soak(TimingStrategy):
     def _save_running(self) -> None:
         """Pass the new blocks to the sink, and drop them. Called in the collector's thread."""
         times = self.collector.times("measure")
-        if len(times) == 0:  # while all repetitions of a window began late
-            return
         some = times[:: -(-len(times) // RUNNING_TIMES)]
         self.setup.sink(replace(self._samples(RUNNING), series=some))
         self.collector.forget()
@@ -121,23 +118,21 @@ class SoakCollector(SampleCollector):
         self.stalled_s = 0.0  # by how much repetitions took far longer than usual
         self._usual_s = math.inf
 
-    def add(self, phase: str, stamps: NDArray[np.int64], times: Series | None = None) -> None:
-        if phase in ("measure", LATE):
-            self.later(partial(self._add_measured, phase, stamps, times))
+    def add(self, phase: str, stamps: NDArray[np.int64]) -> None:
+        if phase == "measure":
+            self.later(partial(self._add_measured, stamps))
         else:  # decisions during the warm-up need its times
-            super().add(phase, stamps, times)
+            super().add(phase, stamps)
 
     def add_parts(self, phase: str, parts: Sequence[NDArray[np.int64]]) -> None:
         if phase == "measure":  # the thread also copies them
-            self.later(lambda: self._add_measured(phase, np.concatenate(parts)[self._ranks]))
+            self.later(lambda: self._add_measured(np.concatenate(parts)[self._ranks]))
         else:
             super().add_parts(phase, parts)
 
-    def _add_measured(
-        self, phase: str, stamps: NDArray[np.int64], times: Series | None = None
-    ) -> None:
+    def _add_measured(self, stamps: NDArray[np.int64]) -> None:
         """Called in the thread."""
-        super().add(phase, stamps, times)
+        super().add("measure", stamps)
         # from end to end: a barrier before the repetition may be where the time went
         instants_ns = np.concatenate([stamps[:, :1, 0], stamps[:, :, 1]], axis=1)
         steps_s = np.diff(instants_ns, axis=1).max(axis=0) / NS_PER_S

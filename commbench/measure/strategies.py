@@ -86,7 +86,5 @@ class ByStopRule(TimingStrategy):
         values = self.collector.times("measure")
         check = self._check_next
         self._check_next = False
-        # agreed starts include the time between repetitions
-        between_s = blocks.spent_s if blocks.agreed is None else 0.0
-        n = self.stop_rule.next_block(values, between_s, self.typical_s, blocks.last.meeting_s)
+        n = self.stop_rule.next_block(values, blocks.spent_s, self.typical_s, blocks.last.meeting_s)
         return blocks.bounded(n), check, self.stop_rule.reason(values, blocks.spent_s)

@@ -38,6 +38,7 @@ MAX_BLOCK_K = 64
 STREAM_STAMP_S = 0.01  # a receiver gets several writes of a stream at once
 MAX_STREAM_BLOCK_K = 4096
 BATCHED_MODES = ("throughput", "graph")
+LEAST_VISITS = 3  # of a case with several, whatever they take: two visits tell little
 BATCH_K = 20  # timers with several samples per stamp; as in nccl-tests
 
 LONG_S = 1.0
@@ -184,8 +185,8 @@ class VisitRule:
     """Decides on rank 0, after each visit, whether a case has been visited often enough.
 
     `target` is the wanted relative half-width of the interval over visits, `least` the configured
-    number of visits; `budget_s` and `max_repetitions` are limits for all visits of a launch
-    together.
+    number of visits in which no rank waited for a core; `budget_s` and `max_repetitions` are limits
+    for all visits of a launch together.
     """
 
     target: float
@@ -202,18 +203,22 @@ class VisitRule:
         interval includes `earlier` launches.
         """
         n = len(visits)
-        repetitions = sum(visit.repetitions for visit in visits)
         if self.least == 1:
             return last
-        if n < self.least:  # they may take twice the budget
-            return "budget" if spent_s > 2 * self.budget_s else None
+        if n < self.least:  # beyond LEAST_VISITS they may take twice the budget
+            return "budget" if n >= LEAST_VISITS and spent_s > 2 * self.budget_s else None
+        calm = [visit for visit in visits if not visit.has_waited]
+        repetitions = sum(visit.repetitions for visit in calm)
+        is_enough = len(calm) >= self.least
         width = estimate([*earlier, *visits], self.z).half_width
-        if width <= self.target:
+        if is_enough and width <= self.target:
             return "ci"
-        if repetitions >= self.max_repetitions:
+        if is_enough and repetitions >= self.max_repetitions:
             return "max_repetitions"
         if spent_s * (n + 1) / n > self.budget_s:  # another visit has no time
             return "budget"
+        if not is_enough:
+            return None
         affordable = min(
             self.budget_s / spent_s if spent_s > 0 else math.inf, self.max_repetitions / repetitions
         )

@@ -432,7 +432,7 @@ def _wire(
         return told_limit("", told[""])
     by_driver = {name: interface_limit(name, rate) for name, rate in rates.items()}
     limits = by_driver | {name: told_limit(name, rate) for name, rate in told.items()}
-    of_names = {limits[name][0] if name in limits else None for name in names}
+    of_names = {limits[name].gb_per_s if name in limits else None for name in names}
     if len(of_names) > 1 or None in of_names or not names:
         return None
     return together(len(names), limits[names[0]])

@@ -11,7 +11,6 @@ from commbench.core.program import Group
 from commbench.core.protocols import Communicator, Control
 from commbench.runtime.heartbeat import Progress
 
-from .global_clock import GlobalClocks
 from .samples import Samples
 from .time_limits import block_deadline_s
 
@@ -23,9 +22,9 @@ class VisitSetup:
     """`communicator` and `control` are of the ranks of the case's layout only, `groups` the
     communicators of those groups of the case of which this process hosts a rank.
 
-    `empty_sample_s` is used on rank 0 (see Conditions); `clocks` are needed for sync=clock. With
-    `slow_start`, known on rank 0, the first visit warms up for a second: TCP takes that long to
-    reach its rate. `visit` is that of Mode, known on rank 0.
+    `empty_sample_s` is used on rank 0 (see Conditions). With `slow_start`, known on rank 0, the
+    first visit warms up for a second: TCP takes that long to reach its rate. `visit` is that of
+    Mode, known on rank 0.
     """
 
     planned: Planned
@@ -35,7 +34,6 @@ class VisitSetup:
     empty_sample_s: Mapping[str, float]
     sink: Sink
     progress: Progress
-    clocks: GlobalClocks | None = None
     number: int = 1  # of the visits of its case
     first_block_k: int | None = None  # of the first visit, which later ones keep
     slow_start: bool = False

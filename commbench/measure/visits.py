@@ -17,27 +17,33 @@ from statistics import median
 import numpy as np
 
 from commbench.core.units import format_seconds
-from commbench.results.columns import INTERRUPTED
+from commbench.results.columns import INTERRUPTED, grouped
 from commbench.runtime.recovery import EarlierVisits
 from commbench.stats.interval import Interval
+from commbench.stats.launches import FEW_LAUNCHES
 from commbench.stats.ramp import Ramp, ramp_of
 from commbench.stats.series import (
+    SMALLEST_INTERVAL,
     Z95,
+    Modes,
     Series,
     binomial_rank,
     drifting,
     effective_size,
+    far_modes,
     lag1,
     median_interval,
     median_of,
     multimodal,
 )
+from commbench.stats.thresholds import WAITED_SHARE
 
 from .row_samples import RowSamples
 from .samples import (
     RETRANSMITS,
     RUNNING,
     Samples,
+    core_wait_share,
     host_bound_share,
     is_throttled,
     readings,
@@ -46,8 +52,6 @@ from .samples import (
 REPETITIONS = "repetitions"
 VISITS = "visits"
 LAUNCHES = "launches"  # what an interval is made of
-BOOTSTRAP_VISITS = 10  # least number of visits in several launches for a bootstrap interval
-RESAMPLES = 2000
 LEVEL_GAP = 0.05  # relative difference between the medians of two levels
 KEPT_TIMES = 16_000_000  # of all cases of a run together: 128 MB
 LEAST_KEPT_TIMES = 3_000  # of a case, however many there are: enough for a p99.9
@@ -59,10 +63,10 @@ HOST_BOUND_SHARE = 0.05  # of the repetitions: more are flagged
 class Visit:
     """All that rank 0 keeps of one visit of a row, with times in seconds per operation.
 
-    `interval_s` is the interval of its own repetitions at the wanted level, `widest_s` that for
-    comparing all pairs of 6 visits; both are None below 6 repetitions. Of a soak of a stream,
-    `median_s` is the mean. `launch` is the start of
-    the run that it belongs to. `times` are evenly spaced if there were too many of them.
+    `interval_s` is the interval of its own repetitions at the wanted level, None where they count
+    as fewer than 6; `widest_s` is that for comparing all pairs of 6 visits, None below 6. Of a soak
+    of a stream, `median_s` is the mean. `launch` is the start of the run that it belongs to.
+    `times` are evenly spaced if there were too many of them.
     """
 
     launch: int
@@ -85,11 +89,10 @@ class Visit:
     is_steady: bool = True
     first_call_s: float | None = None
     skew_s: float | None = None  # median difference between the starts of the ranks
-    clock_error_s: float | None = None
-    late_repetitions: int | None = None
     unmeasured_s: float | None = None  # of a soak
     ramp: Ramp | None = None  # in B/s
     retransmits: Mapping[int, float] = field(default_factory=dict)  # by rank
+    core_wait_share: float | None = None  # of the rank that waited longest for a core
     is_throttled: bool = False
     is_host_bound: bool = False  # a GPU waited for its host before many repetitions of a rank
 
@@ -102,13 +105,20 @@ class Visit:
             launch=launch,
             median_s=median_of(times),
             repetitions=times.size,
-            interval_s=median_interval(times, z, effective),
+            interval_s=(
+                None if effective < SMALLEST_INTERVAL else median_interval(times, z, effective)
+            ),
             widest_s=median_interval(times, Z_OF_PAIRS, effective),
             effective_repetitions=effective,
             lag1=lag1(times),
             drifting=drifting(times),
             times=times[:: max(1, -(-times.size // kept))],
         )
+
+    @property
+    def is_dependent(self) -> bool:
+        """Whether its repetitions depend on one another so much that they have no interval."""
+        return self.interval_s is None and self.repetitions >= SMALLEST_INTERVAL
 
     def measured(
         self,
@@ -134,14 +144,18 @@ class Visit:
             is_steady=samples.steady,
             first_call_s=row.first_call_s,
             skew_s=row.skew_s,
-            clock_error_s=samples.clock_error_s,
-            late_repetitions=samples.late_repetitions,
             unmeasured_s=samples.unmeasured_s,
             ramp=ramp,
             retransmits=dict(readings(row.counts, RETRANSMITS)),
+            core_wait_share=core_wait_share(row.counts),
             is_throttled=is_throttled(row.counts),
             is_host_bound=host_bound_share(row.counts, repetitions) > HOST_BOUND_SHARE,
         )
+
+    @property
+    def has_waited(self) -> bool:
+        """Whether a rank waited for a core during a visible part of it."""
+        return (self.core_wait_share or 0.0) > WAITED_SHARE
 
     def _of_stream(self, write_s: float, z: float) -> Visit:
         """The same with the mean write in place of the median one: people quote a stream's bytes
@@ -151,12 +165,11 @@ class Visit:
         interval_s, widest_s = (
             (write_s / (1 + each * share), write_s * (1 + each * share)) for each in (z, Z_OF_PAIRS)
         )
-        is_known = self.interval_s is not None
         return replace(
             self,
             median_s=write_s,
-            interval_s=interval_s if is_known else None,
-            widest_s=widest_s if is_known else None,
+            interval_s=None if self.interval_s is None else interval_s,
+            widest_s=None if self.widest_s is None else widest_s,
         )
 
     def after(self, running: Visit) -> Visit:
@@ -202,7 +215,7 @@ def earlier_visits(earlier: EarlierVisits, z: float = Z95, kept: int = KEPT_TIME
                 is_steady=row["steady"],
                 first_call_s=row["first_call_s"],
                 skew_s=row.get("skew_s"),
-                clock_error_s=row["clock_error_s"],
+                core_wait_share=row.get("core_wait_share"),
                 is_throttled="throttled" in row["warnings"],
                 is_host_bound="overhead" in row["warnings"],
             )
@@ -211,7 +224,6 @@ def earlier_visits(earlier: EarlierVisits, z: float = Z95, kept: int = KEPT_TIME
     visits[0] = replace(
         visits[0],
         warmup_s=row["warmup_s"],
-        late_repetitions=row["late_repetitions"],
         retransmits={} if retransmits is None else {0: retransmits},
     )
     return visits
@@ -292,69 +304,37 @@ def estimate(visits: Sequence[Visit], z: float = Z95) -> Interval:
     """The median of the visits' medians, in seconds per operation; `z` is the normal quantile of
     the wanted level.
 
-    One visit: the interval of its repetitions. Several: the order statistics of their medians with
-    at least the wanted level, or the lowest and highest with their level of 1 - 2^(1-n). At least
-    10 visits in several launches: see `_over_launches`.
+    One visit: the interval of its repetitions, if they have one. Several: order statistics of their
+    medians. In FEW_LAUNCHES or more launches, each launch counts as one value, the median of its
+    visits: how far launches differ, only launches show. The level is the wanted one, or that of the
+    lowest and the highest value where it is lower, 1 - 2^(1-n).
     """
-    ordered = sorted(visit.median_s for visit in visits)
-    center = median(ordered)
-    n = len(visits)
-    if n == 1:
-        ends = visits[0].interval_s
-        repetitions = visits[0].repetitions
-        if ends is None:
-            return Interval(center, n=repetitions, of=REPETITIONS)
-        return Interval(center, *ends, _level(z), repetitions, REPETITIONS)
-    if n >= BOOTSTRAP_VISITS and len({visit.launch for visit in visits}) > 1:
-        return _over_launches(visits, center, z)
+    if len(visits) == 1:
+        (visit,) = visits
+        if visit.interval_s is None:
+            return Interval(visit.median_s, n=visit.repetitions, of=REPETITIONS)
+        level = math.erf(z / math.sqrt(2))
+        return Interval(visit.median_s, *visit.interval_s, level, visit.repetitions, REPETITIONS)
+    launches = grouped(visits, lambda visit: visit.launch).values()
+    is_over_launches = len(launches) >= FEW_LAUNCHES
+    groups = launches if is_over_launches else [[visit] for visit in visits]
+    values = sorted(median(visit.median_s for visit in group) for group in groups)
+    n = len(values)
     rank = max(1, binomial_rank(n, z))
-    return Interval(center, ordered[rank - 1], ordered[n - rank], coverage(n, rank), n, VISITS)
+    return Interval(
+        median(values),
+        values[rank - 1],
+        values[n - rank],
+        coverage(n, rank),
+        n,
+        LAUNCHES if is_over_launches else VISITS,
+    )
 
 
 def coverage(n: int, rank: int) -> float:
     """The probability that the `rank`-th lowest and highest of n independent values enclose the
     median."""
     return 1.0 - 2.0 * sum(math.comb(n, below) for below in range(rank)) / float(2**n)
-
-
-def _level(z: float) -> float:
-    return math.erf(z / math.sqrt(2))
-
-
-def _over_launches(visits: Sequence[Visit], center: float, z: float) -> Interval:
-    """A hierarchical bootstrap: launches are drawn, then visits within each.
-
-    Launches whose visits do not overlap differ by more than visits do. Then only the launches'
-    medians count: the interval is from the lowest to the highest of n, with the level 1 - 2^(1-n).
-    """
-    numbers = sorted({visit.launch for visit in visits})
-    launches = [
-        np.array([visit.median_s for visit in visits if visit.launch == number])
-        for number in numbers
-    ]
-    if max(launch.min() for launch in launches) > min(launch.max() for launch in launches):
-        medians = [float(np.median(launch)) for launch in launches]
-        level = coverage(len(medians), 1)
-        return Interval(center, min(medians), max(medians), level, len(medians), LAUNCHES)
-    drawn = np.sort(bootstrap_medians(launches))
-    tail = (1 - _level(z)) / 2
-    low, high = (float(drawn[round(share * (len(drawn) - 1))]) for share in (tail, 1 - tail))
-    return Interval(center, low, high, _level(z), len(launches), LAUNCHES)
-
-
-def bootstrap_medians(launches: Sequence[Series]) -> Series:
-    """Medians of launches drawn with replacement, with visits drawn with replacement within each.
-    The draws are always the same, so that a row can be computed again."""
-    generator = np.random.default_rng(0)
-    visits = max(map(len, launches))
-    sizes = np.array([len(launch) for launch in launches])
-    table = np.stack([np.pad(launch, (0, visits - len(launch))) for launch in launches])
-    chosen = generator.integers(0, len(launches), (RESAMPLES, len(launches)))
-    inside = (generator.random((*chosen.shape, visits)) * sizes[chosen][..., np.newaxis]).astype(
-        np.int64
-    )
-    values = np.take_along_axis(table[chosen], inside, axis=2).reshape(RESAMPLES, -1)
-    return np.asarray(np.median(values, axis=1), dtype=np.float64)
 
 
 def spread(visits: Sequence[Visit]) -> float:
@@ -370,18 +350,39 @@ def changes(visits: Sequence[Visit]) -> list[str]:
     """How the times changed while they were measured, a text for each way: levels of visits, a
     drift in at least half of them, several modes of the times relative to the median of their
     visit."""
-    relative = [
-        visit.times / visit.median_s if visit.median_s > 0 else visit.times for visit in visits
-    ]
     drifts = sum(visit.drifting for visit in visits)
     texts = {
         levels_text(visits): len(levels(visits)) > 1,
         f"both halves of the repetitions differ in {drifts} of {len(visits)} visits": (
             2 * drifts >= len(visits)
         ),
-        "the repetitions have several typical times": multimodal(np.concatenate(relative)),
+        "the repetitions have several typical times": multimodal(_relative_times(visits)),
+        _dependent_text(visits[0]): len(visits) == 1 and visits[0].is_dependent,
     }
     return [text for text, present in texts.items() if present]
+
+
+def _dependent_text(visit: Visit) -> str:
+    return (
+        f"{visit.repetitions} repetitions depend on one another and count as"
+        f" {visit.effective_repetitions:.1f}; an interval needs {SMALLEST_INTERVAL}"
+    )
+
+
+def modes_of(visits: Sequence[Visit]) -> Modes | None:
+    """Two typical times of the repetitions in s, within the visits: see `far_modes`."""
+    modes = far_modes(_relative_times(visits))
+    if modes is None:
+        return None
+    usual_s = median(visit.median_s for visit in visits)
+    return Modes(modes.fast * usual_s, modes.slow * usual_s, modes.slow_share)
+
+
+def _relative_times(visits: Sequence[Visit]) -> Series:
+    """The times of all visits, each over the median of its visit: levels of visits are no modes."""
+    return np.concatenate(
+        [visit.times / visit.median_s if visit.median_s > 0 else visit.times for visit in visits]
+    )
 
 
 def levels(visits: Sequence[Visit]) -> list[tuple[float, int]]:

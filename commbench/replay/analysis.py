@@ -18,7 +18,8 @@ class Signature:
     the most that a rank sends or receives in a call; `job_ns` the shortest and the longest of their
     times without waiting; None is not known. `total_ns` is over all calls of all ranks, and so is
     `waiting_ns`, of those that were matched. `exposed`: the share of the time in which a rank
-    computed nothing, of the calls for which that is known."""
+    computed nothing, of the calls for which that is known. Neither is known where calls lack their
+    times."""
 
     operation: str
     dtype: str | None
@@ -99,6 +100,7 @@ def _signature(collectives: Sequence[Collective]) -> Signature:
     job_ns = [collective.job_ns for collective in collectives if collective.job_ns is not None]
     waits = [collective.waiting_ns for collective in collectives]
     group = collectives[0].group
+    is_part = any(call.lacks_time for call in calls)
     return Signature(
         "send_recv" if calls[0].is_point_to_point else calls[0].operation,
         calls[0].dtype,
@@ -110,8 +112,8 @@ def _signature(collectives: Sequence[Collective]) -> Signature:
         (min(job_ns), max(job_ns)) if job_ns else None,
         any(collective.is_bound for collective in collectives if collective.job_ns is not None),
         sum(call.duration_ns or 0 for call in calls),
-        sum(sum(waiting.values()) for waiting in waits) if any(waits) else None,
-        _exposed(calls),
+        sum(sum(waiting.values()) for waiting in waits) if any(waits) and not is_part else None,
+        None if is_part else _exposed(calls),
     )
 
 

@@ -19,10 +19,10 @@ from commbench.core.units import (
 
 from .analysis import Signature, exposure, signatures
 from .operations import RecordedCall
+from .readers.registry import left_out_texts
 from .training_job import TrainingJob
 from .waiting import HEAVIEST, Late, Waiting, waiting_of
 
-MOST_NAMED_FILES = 3
 MOST_NAMED_LIBRARIES = 5
 SIGNATURE_COLUMNS = (
     TableColumn("signature"),
@@ -82,7 +82,7 @@ def job_text(job: TrainingJob, left_out: Mapping[str, str]) -> str:
         *([_late_text(job, waiting.late)] if waiting is not None else []),
         *_other_libraries(job),
         *(f"not complete: {text} ({count})" for text, count in job.notes.items()),
-        *_left_out_lines(left_out),
+        *(f"not read: {text}" for text in left_out_texts(left_out)),
     ]
     texts = [line if line == table else paragraphs([line], terminal) for line in lines]
     return "\n".join(texts) + "\n"
@@ -96,7 +96,7 @@ def _answer(job: TrainingJob, total_ns: int, waiting: Waiting | None) -> str:
     if known is None:
         part = f"{_seconds_text(job, total_ns, job.ranks)} of communication, hidden or exposed"
     else:
-        once = _seconds_text(job, known.exposed_once_ns, job.computing)
+        once = _exposure_seconds(job, known.exposed_once_ns)
         part = f"{once} of exposed communication"
     if job.step_s is None:
         text = f"the recording has {part}; its steps are not marked"
@@ -109,7 +109,13 @@ def _answer(job: TrainingJob, total_ns: int, waiting: Waiting | None) -> str:
 
 def _seconds_text(job: TrainingJob, total_ns: float, ranks: Sized = (0,)) -> str:
     """A time over all steps of some ranks, as the mean of a step."""
-    return format_seconds(total_ns / len(ranks) / max(job.steps, 1) / 1e9)
+    text = format_seconds(total_ns / len(ranks) / max(job.steps, 1) / 1e9)
+    return f"at least {text}" if job.is_least else text
+
+
+def _exposure_seconds(job: TrainingJob, total_ns: int) -> str:
+    """The mean over the ranks of which it is known; a lower bound is the mean over all."""
+    return _seconds_text(job, total_ns, job.ranks if job.is_least else job.computing)
 
 
 def _headline(job: TrainingJob, rows: Sequence[Signature]) -> str:
@@ -139,7 +145,7 @@ def _signature_table(
 
 def _signature_cells(row: Signature, job: TrainingJob, total_ns: int) -> list[str]:
     waiting = row.waiting_ns
-    share = row.total_ns / total_ns if total_ns else None
+    share = row.total_ns / total_ns if total_ns and not job.is_least else None
     return [
         f"{row.operation} {row.dtype}" if row.dtype is not None else row.operation,
         _group_text(row, job),
@@ -204,7 +210,7 @@ def _exposure_text(job: TrainingJob, timed: int) -> str:
     if known is None:
         return "how much of it computation hides is not known"
     hidden, exposed, once = (
-        _seconds_text(job, total_ns, job.computing)
+        _exposure_seconds(job, total_ns)
         for total_ns in (known.hidden_ns, known.exposed_ns, known.exposed_once_ns)
     )
     of = "" if known.operations == timed else f" ({known.operations} of {timed} operations)"
@@ -216,11 +222,12 @@ def _exposure_text(job: TrainingJob, timed: int) -> str:
 def _late_text(job: TrainingJob, late: Late | None) -> str:
     if late is None:
         return "late: no rank is last more often than by chance"
+    share = "" if job.is_least else f", {late.share:.0%} of all waiting"
     which = f"the {late.operations} operations with {HEAVIEST:.0%} of the waiting"
     return (
         f"late: rank {late.rank} is last in {late.last} of"
         f" {which if late.is_heaviest else f'{late.operations} operations'}; the others wait"
-        f" {_seconds_text(job, late.waiting_ns)} {job.per} for it, {late.share:.0%} of all waiting"
+        f" {_seconds_text(job, late.waiting_ns)} {job.per} for it{share}"
     )
 
 
@@ -239,16 +246,4 @@ def _other_libraries(job: TrainingJob) -> list[str]:
             f"other libraries: {sum(job.foreign.values())} collectives without a kernel in the"
             f" trace are not in the table: {named}"
         )
-    return lines
-
-
-def _left_out_lines(left_out: Mapping[str, str]) -> list[str]:
-    """One for each reason."""
-    lines = []
-    for reason in dict.fromkeys(left_out.values()):
-        names = [name for name, why in left_out.items() if why == reason]
-        shown = ", ".join(names[:MOST_NAMED_FILES])
-        unnamed = len(names) - MOST_NAMED_FILES
-        more = f" and {unnamed} more" if unnamed > 0 else ""
-        lines.append(f"not read: {shown}{more}: {reason}")
     return lines

@@ -12,6 +12,7 @@ from commbench.cli.options import CommandParser, check_file, write_file
 from commbench.core.errors import ConfigError, Unreadable
 from commbench.core.layout import Layout
 from commbench.core.terminal import Terminal, paragraphs
+from commbench.runtime.printing import print_data
 
 from .analysis_text import job_text, operations_csv
 from .generators import GENERATORS
@@ -48,7 +49,7 @@ def replay(words: list[str]) -> int:
     traces, left_out = read_traces(options.words)
     job = training_job(traces)
     if options.csv == TO_STDOUT:
-        sys.stdout.write(operations_csv(job))
+        print_data(operations_csv(job))
         return 0
     # refused before anything is printed
     is_asked = any(each is not None for each in (options.export, options.results, overrides))

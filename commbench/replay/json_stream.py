@@ -25,11 +25,16 @@ LIST_END = re.compile(r"\}\s*\]")
 # where a document begins, behind lines that some program has printed into its file
 DOCUMENT = re.compile(r'^[ \t]*(\{\s*["}]|\[\s*[\]{])', re.MULTILINE)
 DOCUMENT_BYTES = re.compile(DOCUMENT.pattern.encode(), re.MULTILINE)
+# a backslash that begins no escape of JSON, as in a path of Windows, behind those that do or may
+BACKSLASH = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4}|(?:u[0-9a-fA-F]{0,3})?\Z)|\\')
+BAD_ESCAPE = "escape"  # in what Python's decoder says of one
+DECODER = json.JSONDecoder(strict=False)  # with control characters in strings
 UTF8_MARK = b"\xef\xbb\xbf"
 REPLACEMENT = "\ufffd"
 LARGEST_VALUE = 16 * 2**20  # characters
 CUT_MARGIN = 8  # characters before the end of a cut text at which it may be wrong
 NOT_UTF8 = "characters that are not UTF-8, read as a replacement"
+BACKSLASHES = "files with backslashes that JSON does not allow, read as themselves"
 NOT_JSON = "events that are not JSON, left out, as nothing is read from them"
 TEXT_AROUND = "files with text before or after the data, left out"
 
@@ -59,7 +64,6 @@ class JsonList:
         self._parsed_until = 0
         self._chunks = file.chunks()
         self._decoder = getincrementaldecoder("utf-8-sig")()
-        self._decode = json.JSONDecoder().raw_decode
         self._text = ""
         self._at = 0
         self._complete = False
@@ -197,18 +201,26 @@ class JsonList:
         self._next_character()
         while True:
             try:
-                value, end = self._decode(self._text, self._at)
+                value, end = DECODER.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
-                at_end = error.pos >= len(self._text) - CUT_MARGIN
-                if not at_end and "Unterminated" not in error.msg:
-                    raise
-                if self._more():
+                goes_on = error.pos >= len(self._text) - CUT_MARGIN or "Unterminated" in error.msg
+                if goes_on and self._more():
                     continue
-                raise _Cut from error
+                if BAD_ESCAPE in error.msg and self._allow_backslashes():
+                    continue
+                if goes_on:
+                    raise _Cut from error
+                raise
             # a number at the end of the text may go on
             if end < len(self._text) or not self._more():
                 self._at = end
                 return value
+
+    def _allow_backslashes(self) -> bool:
+        """Whether there were such that JSON does not allow."""
+        text = self._text[self._at :]
+        self._continue_with(with_escapes(self.file, text))
+        return self._text != text
 
     def _expect(self, character: str) -> None:
         if self._next_character() != character:
@@ -233,11 +245,14 @@ class JsonList:
         chunk = next(self._chunks, b"")
         self._complete = not chunk
         final = self._complete and not self.file.ended_early
-        self._text = self._text[self._at :] + self._decoded(chunk, final)
+        self._continue_with(self._text[self._at :] + self._decoded(chunk, final))
+        return not self._complete
+
+    def _continue_with(self, text: str) -> None:
+        self._text = text
         self._at = 0
         self._parsed_until = 0
         self._next = dict.fromkeys(self._next, -1)
-        return not self._complete
 
     def _decoded(self, chunk: bytes, final: bool) -> str:
         try:
@@ -272,10 +287,24 @@ def small_document(file: TraceFile, content: bytes) -> Any:
         file.notes[NOT_UTF8] += text.count(REPLACEMENT)
     document = DOCUMENT.search(text)
     start = document.start(1) if document else 0
-    value, end = json.JSONDecoder().raw_decode(text, start)
+    try:
+        value, end = DECODER.raw_decode(text, start)
+    except json.JSONDecodeError as error:
+        if BAD_ESCAPE not in error.msg:
+            raise
+        text = with_escapes(file, text)
+        value, end = DECODER.raw_decode(text, start)
     if text[:start].strip() or text[end:].strip():
         file.notes[TEXT_AROUND] = 1
     return value
+
+
+def with_escapes(file: TraceFile, text: str) -> str:
+    """The text with each backslash that begins no escape as one that stands for itself."""
+    read = BACKSLASH.sub(lambda match: match[0] if match[1] is not None else r"\\", text)
+    if read != text:
+        file.notes[BACKSLASHES] = 1
+    return read
 
 
 class _Cut(Exception):

@@ -70,7 +70,7 @@ class RankMemory:
             own = self.parts[use.number].expected(self.rank, use.buffer, salt)
             if own is None:
                 continue
-            rest = own.segments if whole is None else own.from_element(whole.count)
+            rest = own.segments if whole is None else own.part(whole.count).segments
             known = () if whole is None else whole.segments
             whole = replace(own, segments=(*known, *rest))
         return whole

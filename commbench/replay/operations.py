@@ -100,6 +100,12 @@ class RecordedCall:
         return self.end_ns - self.start_ns
 
     @property
+    def lacks_time(self) -> bool:
+        """Whether it took a time that is not known: alone, or without bytes, nothing runs."""
+        moves = self.operation == "barrier" or (self.input_bytes, self.output_bytes) != (0, 0)
+        return self.duration_ns is None and self.group.size != 1 and moves
+
+    @property
     def is_point_to_point(self) -> bool:
         return self.operation in POINT_TO_POINT
 
@@ -110,8 +116,8 @@ class RankTrace:
 
     `others`: collectives of other libraries, by their kernels; `foreign`: calls of such without a
     kernel, by name. `notes`: what the file lacks, with the number of operations that lack it.
-    `computing`: when the rank computes, where that is known. `window_ns`: from the start of its
-    first step to the end of its last one, on its own clock.
+    `is_cut`: the file ends early. `computing`: when the rank computes, where that is known.
+    `window_ns`: from the start of its first step to the end of its last one, on its own clock.
     """
 
     source: str
@@ -123,6 +129,7 @@ class RankTrace:
     others: tuple[RecordedCall, ...] = ()
     foreign: Mapping[str, int] = field(default_factory=dict)
     notes: Mapping[str, int] = field(default_factory=dict)
+    is_cut: bool = False
     computing: BusyTimes | None = None
     window_ns: tuple[int, int] | None = None
 

@@ -66,7 +66,8 @@ def check_exportable(job: TrainingJob) -> None:
         )
     calls = [call for rank_calls in job.calls.values() for call in rank_calls]
     if not calls:
-        raise Unreadable("the traces have no communication, so there is nothing to export")
+        found = "no communication that could be read" if job.notes else "no communication"
+        raise Unreadable(f"the traces have {found}, so there is nothing to export")
     lacking = {
         "the ranks of its group": sum(call.group.ranks is None for call in calls),
         "its bytes": sum(call.input_bytes is None or call.output_bytes is None for call in calls),

@@ -1,29 +1,54 @@
-"""The files that a user names: plain, gzip, tar, or a folder of them, read from front to end."""
+"""The files that a user names: plain, packed, in an archive, or a folder of them, read from front
+to end."""
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import io
+import lzma
 import os
 import tarfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import IO, Any, BinaryIO, Protocol, cast
+from zipfile import BadZipFile, ZipFile
 
 from commbench.core.errors import Unreadable, no_permission
-from commbench.core.foreign import check_size, plain_file
+from commbench.core.foreign import bounded_reading, check_size, plain_file
 from commbench.core.terminal import one_line
 
 HEAD_BYTES = 2**16
 PART_BYTES = 2**20
 LONGEST_LINE_BYTES = 2**20
-GZIP_MAGIC = b"\x1f\x8b"
+ZIP_MAGIC = b"PK\x03\x04"
+UNPACKERS: dict[bytes, Callable[[BinaryIO], IO[bytes]]] = {
+    b"\x1f\x8b": lambda packed: cast(IO[bytes], gzip.GzipFile(fileobj=packed)),
+    b"\xfd7zXZ\0": lzma.LZMAFile,
+    b"BZh": bz2.BZ2File,
+}
+NOT_UNPACKED = {  # Python can't, or can't without going back in the file
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x04\x22\x4d\x18": "lz4",
+    b"7z\xbc\xaf\x27\x1c": "7z",
+    ZIP_MAGIC: "a zip in an archive",
+}
+MOST_LAYERS = 3  # an archive, packed, of packed files
 MOST_UNPACKED_BYTES = 2**26  # of any file
 MOST_UNPACKED_RATIO = 200  # beyond that; profiles have 10 to 40
 TAR_MAGIC = b"ustar"
 TAR_MAGIC_AT = 257
 APPLE_DOUBLE = "._"  # metadata that macOS adds to archives
+DAMAGED = (EOFError, OSError, zlib.error, lzma.LZMAError, tarfile.TarError, BadZipFile)
+LOCKED = RuntimeError  # a zip with a password, or of a method that Python does not have
+
+
+class Stream(Protocol):
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes, none at the end."""
 
 
 class TraceFile:
@@ -33,7 +58,7 @@ class TraceFile:
     wrong with it, with a number.
     """
 
-    def __init__(self, name: str, stream: IO[bytes]) -> None:
+    def __init__(self, name: str, stream: Stream) -> None:
         self.name = one_line(name)
         self.ended_early = False
         self.notes: Counter[str] = Counter()
@@ -58,6 +83,13 @@ class TraceFile:
             yield from lines
         yield rest
 
+    @property
+    def packed_as(self) -> str | None:
+        """The packing that stands in the way of reading it; None where there is none."""
+        return next(
+            (NOT_UNPACKED[magic] for magic in NOT_UNPACKED if self.head.startswith(magic)), None
+        )
+
     def content(self) -> bytes:
         """All of a file that must be small; raises Unreadable."""
         parts = []
@@ -74,29 +106,69 @@ class TraceFile:
         except EOFError:
             self.ended_early = True
             return b""
-        except (OSError, zlib.error, tarfile.TarError) as error:
+        except DAMAGED as error:
             raise Unreadable(
                 f"{self.name} can't be read: {one_line(str(error))}; copy it again, or leave it out"
             ) from error
 
 
-class _Unpacked(gzip.GzipFile):
-    """Of a file of a few bytes, gzip makes a thousand times as many."""
+class _FromStart(io.RawIOBase):
+    """A stream of which the first bytes were read, with them."""
 
-    def __init__(self, path: Path, packed: BinaryIO) -> None:
-        super().__init__(fileobj=packed)
-        self._path = path
-        packed_bytes = os.fstat(packed.fileno()).st_size
-        self._most_bytes = max(MOST_UNPACKED_BYTES, MOST_UNPACKED_RATIO * packed_bytes)
+    def __init__(self, head: bytes, stream: Stream) -> None:
+        super().__init__()
+        self._head = head
+        self._stream = stream
 
-    def read(self, size: int | None = -1) -> bytes:
-        content = super().read(size)
-        if self.tell() > self._most_bytes:
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        part = self._head[: len(buffer)] or self._stream.read(len(buffer))
+        self._head = self._head[len(part) :]
+        buffer[: len(part)] = part
+        return len(part)
+
+
+@dataclass
+class _Allowance:
+    """What all that is packed in one file may unpack to."""
+
+    path: Path
+    left_bytes: int
+
+    @classmethod
+    def of(cls, path: Path, file: BinaryIO) -> _Allowance:
+        packed_bytes = os.fstat(file.fileno()).st_size
+        return cls(path, max(MOST_UNPACKED_BYTES, MOST_UNPACKED_RATIO * packed_bytes))
+
+    def take(self, size_bytes: int) -> None:
+        self.left_bytes -= size_bytes
+        if self.left_bytes < 0:
             raise Unreadable(
-                f"{self._path} unpacks to more than {MOST_UNPACKED_RATIO} times its bytes; unpack"
+                f"{self.path} unpacks to more than {MOST_UNPACKED_RATIO} times its bytes; unpack"
                 " it yourself, or leave it out"
             )
-        return content
+
+
+@dataclass(frozen=True)
+class _Unpacked:
+    """Of a few bytes, decompression makes a thousand times as many."""
+
+    stream: Any  # has read1
+    allowance: _Allowance
+
+    def read(self, size: int) -> bytes:
+        """Also what stands before an early end."""
+        content = bytearray()
+        try:
+            while part := self.stream.read1(size - len(content)):
+                content += part
+        except EOFError:
+            if not content:
+                raise
+        self.allowance.take(len(content))
+        return bytes(content)
 
 
 def trace_files(paths: Sequence[str]) -> Iterator[TraceFile]:
@@ -114,40 +186,87 @@ def trace_files(paths: Sequence[str]) -> Iterator[TraceFile]:
 
 
 def _files_below(folder: Path) -> list[Path]:
-    """Raises Unreadable where a folder may not be read: ranks would be missing without a word."""
+    """Also by links, each folder and file once. Raises Unreadable where a folder may not be read,
+    or a link leads nowhere: ranks would be missing without a word."""
 
     def unreadable(error: OSError) -> None:
         if isinstance(error, PermissionError):
             raise Unreadable(no_permission(error.filename)) from error
 
-    below = os.walk(folder, onerror=unreadable)
-    files = (Path(parent, name) for parent, _, names in below for name in names)
-    return sorted(file for file in files if file.is_file())
+    found: dict[tuple[int, int], Path] = {}
+    for name, folders, names in os.walk(folder, onerror=unreadable, followlinks=True):
+        parent = Path(name)
+        if found.setdefault(_identity(parent), parent) != parent:
+            folders.clear()
+            continue
+        # a file or folder goes before the links to it
+        folders.sort(key=lambda name: ((parent / name).is_symlink(), name))
+        for path in sorted(map(parent.joinpath, sorted(names)), key=Path.is_symlink):
+            found.setdefault(_identity(path), path)
+    return sorted(path for path in found.values() if path.is_file())
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """The same for all links to a file."""
+    try:
+        status = path.stat()
+    except PermissionError as error:
+        raise Unreadable(no_permission(path)) from error
+    except OSError as error:
+        raise Unreadable(
+            f"{path} is a link to nothing; copy what it led to, or leave it out"
+        ) from error
+    return status.st_dev, status.st_ino
 
 
 def _open_files(path: Path) -> Iterator[TraceFile]:
     try:
         with plain_file(path) as raw:
-            compressed = raw.read(len(GZIP_MAGIC)) == GZIP_MAGIC
-            raw.seek(0)
-            stream = cast(IO[bytes], _Unpacked(path, raw)) if compressed else raw
-            file = TraceFile(str(path), stream)
-            if file.head[TAR_MAGIC_AT:].startswith(TAR_MAGIC):
-                stream.seek(0)
-                yield from _members(path, stream)
+            allowance = _Allowance.of(path, raw)
+            if raw.read(len(ZIP_MAGIC)) == ZIP_MAGIC:
+                yield from _zipped_files(path, raw, allowance)
             else:
-                yield file
+                raw.seek(0)
+                yield from _files_in(str(path), raw, allowance)
     except PermissionError as error:
         raise Unreadable(no_permission(path)) from error
-    except (OSError, tarfile.TarError) as error:
+    except LOCKED as error:
+        raise Unreadable(
+            f"{path} can't be unpacked: {one_line(str(error))}; unpack it yourself"
+        ) from error
+    except DAMAGED as error:
         raise Unreadable(f"{path} can't be read: {one_line(str(error))}; check the file") from error
 
 
-def _members(path: Path, stream: IO[bytes]) -> Iterator[TraceFile]:
-    with tarfile.open(fileobj=stream, mode="r|") as archive:
+def _zipped_files(path: Path, raw: BinaryIO, allowance: _Allowance) -> Iterator[TraceFile]:
+    with bounded_reading(str(path)):
+        archive = ZipFile(raw)
+    for member in archive.infolist():
+        if not member.is_dir() and not Path(member.filename).name.startswith(APPLE_DOUBLE):
+            with archive.open(member) as content:
+                name = f"{path}:{member.filename}"
+                yield from _files_in(name, _Unpacked(content, allowance), allowance)
+
+
+def _files_in(
+    name: str, stream: Stream, allowance: _Allowance, layers: int = MOST_LAYERS
+) -> Iterator[TraceFile]:
+    """The file that a stream is, or those that it is an archive of."""
+    file = TraceFile(name, stream)
+    unpack = next((UNPACKERS[magic] for magic in UNPACKERS if file.head.startswith(magic)), None)
+    is_tar = file.head[TAR_MAGIC_AT:].startswith(TAR_MAGIC)
+    if not layers or not (unpack or is_tar):
+        yield file
+        return
+    again = io.BufferedReader(_FromStart(file.head, stream))
+    if unpack is not None:
+        unpacked = _Unpacked(unpack(again), allowance)
+        yield from _files_in(name, unpacked, allowance, layers - 1)
+        return
+    with tarfile.open(fileobj=again, mode="r|") as archive:
         for member in archive:
             # a sparse file has no bytes in the archive for what it reads as
             is_plain = member.isfile() and not member.issparse()
             content = archive.extractfile(member) if is_plain else None
             if content is not None and not Path(member.name).name.startswith(APPLE_DOUBLE):
-                yield TraceFile(f"{path}:{member.name}", content)
+                yield from _files_in(f"{name}:{member.name}", content, allowance, layers - 1)

@@ -75,8 +75,9 @@ class Collective:
 class TrainingJob:
     """`ranks` have traces, of `world_size` (None: not known). `others` and `foreign` are of other
     libraries, as in RankTrace. `notes`: what is not known, with the number of operations that it
-    concerns. `computing`: when each rank computes, and `windows_ns`:
-    from the start of its first step to the end of its last, of those for which it is known."""
+    concerns. `is_least`: sums of times are of a part of the operations, or of the steps.
+    `computing`: when each rank computes, and `windows_ns`: from the start of its first step to the
+    end of its last, of those for which it is known."""
 
     ranks: tuple[int, ...]
     world_size: int | None
@@ -88,6 +89,7 @@ class TrainingJob:
     others: Calls
     foreign: Mapping[str, int]
     notes: Mapping[str, int]
+    is_least: bool = False
     computing: Mapping[int, BusyTimes] = field(default_factory=dict)
     windows_ns: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
@@ -145,9 +147,17 @@ def training_job(traces: Sequence[RankTrace]) -> TrainingJob:
         {trace.rank: trace.others for trace in traces},
         foreign,
         notes,
+        _is_least(traces),
         {trace.rank: trace.computing for trace in traces if trace.computing is not None},
         {trace.rank: trace.window_ns for trace in traces if trace.window_ns is not None},
     )
+
+
+def _is_least(traces: Sequence[RankTrace]) -> bool:
+    """Whether times are known of a part of the job only."""
+    calls = chain.from_iterable(trace.operations for trace in traces)
+    differ = len({len(trace.step_ns) for trace in traces}) > 1
+    return differ or any(trace.is_cut for trace in traces) or any(call.lacks_time for call in calls)
 
 
 def _world_size(traces: Sequence[RankTrace]) -> int | None:

@@ -66,7 +66,7 @@ def waiting_of(job: TrainingJob) -> Waiting | None:
         value_ns / unit_ns, max(0.0, value_ns - less_ns) / unit_ns, (value_ns + more_ns) / unit_ns
     )
     not_seen = any(each.durations_ns and not each.waiting_ns for each in job.collectives)
-    is_least = not_seen or any(collective.is_bound for collective in seen)
+    is_least = job.is_least or not_seen or any(collective.is_bound for collective in seen)
     return Waiting(seconds, is_least, late_rank(seen))
 
 

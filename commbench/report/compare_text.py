@@ -35,6 +35,7 @@ from commbench.core.variables import NAMES, SIZES
 from commbench.results.columns import case_text, grouped
 from commbench.results.fact_scopes import MISSING, is_unknown, scope_of
 from commbench.results.load import Paths, flat_paths, row_dicts
+from commbench.results.run_folder import walk
 from commbench.stats.difference import ALPHA, launches_needed, outcomes
 from commbench.stats.interval import Interval, of_formula
 from commbench.stats.launches import FEW_LAUNCHES, launch_medians
@@ -64,8 +65,9 @@ VERDICT_MEANINGS: dict[Verdict, str] = {
     "SUSPECT": f"slower by more than the threshold and {SUSPECT_SPREADS:g} spreads of BASE, or its"
     " interval is; not certain",
     "SAME": "the whole interval is within the threshold",
-    "UNDECIDED": "none of these",
+    "UNDECIDED": "none of these: noise hides it",
 }
+LARGEST_ADVICE = 1000  # launches
 AB_FILE = "ab.json"
 AB_SIDES = ("base", "new")  # in the folder of `commbench ab`
 
@@ -167,12 +169,8 @@ def could_be(frame: pd.DataFrame, word: Verdict, rules: Rules) -> bool:
 
 def caption(frame: pd.DataFrame, rules: Rules) -> list[str]:
     """How to read the table, and whether the launches can decide anything."""
-    lines = [
-        (
-            "NEW / BASE, p95, p99: ratio of times of an operation, median over launches, above 1 is"
-            " slower"
-        )
-    ]
+    ratio = "median of the ratios of pairs" if rules.paired else "ratio of the medians of launches"
+    lines = [f"NEW / BASE, p95, p99: {ratio}, of times of an operation; above 1 is slower"]
     if (frame["benchmark"] == "p2p_latency").any():
         lines.append("the time of p2p_latency is half a round trip")
     if frame["ratio_low"].notna().any():
@@ -184,9 +182,28 @@ def caption(frame: pd.DataFrame, rules: Rules) -> list[str]:
         lines.append("threshold: --delta, or the noise of the A/A launches (95th percentile)")
     given = set(frame["verdict"].dropna())
     lines += [f"{word}: {text}" for word, text in VERDICT_MEANINGS.items() if word in given]
+    lines += _undecided_advice(frame, rules)
     few = undecidable_text(frame, rules)
     lines += days_apart(frame)
     return [*lines, *uneven_launches(frame), *([few] if few else [])]
+
+
+def _undecided_advice(frame: pd.DataFrame, rules: Rules) -> list[str]:
+    """What would decide all UNDECIDED cases: launches, as the width of an interval shrinks with
+    their root, or a margin that holds the interval."""
+    undecided = frame["verdict"] == "UNDECIDED"
+    rows = row_dicts(frame[undecided & frame["ratio_low"].notna()])
+    if not rows:
+        return []
+    deltas = [max(row["ratio_high"], 1 / row["ratio_low"]) - 1 for row in rows]
+    launches = [
+        min(row["base_launches"], row["new_launches"])
+        * (math.log(row["ratio_high"] / row["ratio_low"]) / 2 / math.log1p(row["delta"])) ** 2
+        for row in rows
+    ]
+    needed = max(math.ceil(max(launches)), launches_needed(len(frame), rules.paired))
+    more = f"about {needed} launches of each side" if needed <= LARGEST_ADVICE else "less noise"
+    return [f"to decide these: {more}, or --delta {math.ceil(100 * max(deltas))}"]
 
 
 def days_apart(frame: pd.DataFrame) -> list[str]:
@@ -405,11 +422,6 @@ def provenance_lines(base: Side, new: Side, by: Sequence[ComparedVariable]) -> l
     mixed = [fact.key for fact in facts if not fact.apart]
     if mixed:
         differences.append(f"varies within a side: {', '.join(some_of(mixed, LONGEST_LIST))}")
-    if ran_separately(base.runs, new.runs):
-        differences.append(
-            "all launches of one side came before the other's: a drift of the machine looks like"
-            " a change"
-        )
     if not differences:
         return [*lines, "nothing else differs in the provenance"]
     return [*lines, "differs, BASE -> NEW:", *(f"  {text}" for text in differences)]
@@ -496,11 +508,22 @@ def _json_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
 
 
+def drift_text(frame: pd.DataFrame, base: Side, new: Side) -> str:
+    """What weakens a verdict of launches that were not taken in turn; empty without either."""
+    certain = frame["verdict"].isin(["SLOWER", "FASTER"]).any()
+    if not certain or not base.runs or not new.runs or not ran_separately(base.runs, new.runs):
+        return ""
+    return (
+        "not taken in turn: all launches of one side came before the other's, so a drift of the"
+        " machine, or another day, can be what is SLOWER or FASTER; commbench ab takes turns"
+    )
+
+
 def ran_separately(base: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> bool:
     """Whether all runs of one side came before all of the other, so that a drift of the machine
     looks like a change."""
-    before = sorted(str(run.get("started_at") or "") for run in base)
-    after = sorted(str(run.get("started_at") or "") for run in new)
+    before = sorted(str(run.get("run_id") or "") for run in base)
+    after = sorted(str(run.get("run_id") or "") for run in new)
     return bool(before[0] and after[0]) and (before[-1] < after[0] or after[-1] < before[0])
 
 
@@ -544,7 +567,7 @@ def read_ab_results(
     `benchmark`: only its cases, and only the folders that have some.
     """
     flat = flat_paths(paths)
-    below = [file for path in flat if path.is_dir() for file in path.rglob(AB_FILE)]
+    below = [folder / AB_FILE for path in flat for folder, _, _ in walk(path)]
     above = [path.absolute().parent / AB_FILE for path in flat if path.name in AB_SIDES]
     folders = {file.parent.resolve(): file.parent for file in (*below, *above) if file.is_file()}
     results = []

@@ -13,7 +13,7 @@ from commbench.core.states import Row
 from commbench.core.texts import size_text, span_text
 from commbench.core.units import format_factor, format_number, format_seconds, plural
 from commbench.results.columns import grouped
-from commbench.results.intervals import interval_note
+from commbench.results.intervals import interval_note, marks_note
 from commbench.results.load import row_dicts
 
 from .quantities import ALGBW, BUSBW, MEDIAN
@@ -98,17 +98,27 @@ def _curve_table(values: Sequence[Compared]) -> Table:
 
 
 def _cells(each: Compared, with_unit: bool) -> tuple[str, str, str]:
-    """Ours, with the range of several alike cases, the published value, and the factor; of a bound,
-    whether ours is within."""
+    """Ours with its width, or the range of several alike cases; the published value; and the
+    factor, or of a bound whether ours is within."""
     unit = f" {each.reference.unit}" if with_unit else ""
-    ours = f"{format_number(each.ours)}{unit}"
-    if each.interval is not None:
-        ours += f" {each.interval.width_text()}"
-    if len(each.values) > 1:
-        cases = plural(len(each.values), "case", "cases")
-        ours += f" ({span_text(each.values, format_number)}, {cases})"
+    ours = each.ours
+    # a quantity without intervals, or the middle of several cases, has no mark
+    mark = ours.certainty if ours.of else ""
+    width = ours.width_text() if ours.of else ""
+    texts = [f"{mark}{format_number(ours.value)}{unit}", width, _several(each)]
     known = each.point.text(lambda value: f"{format_number(value)}{unit}")
-    return ours, known, each.beyond or format_factor(each.ratio)
+    return " ".join(filter(None, texts)), known, each.answer or f"{mark}{format_factor(each.ratio)}"
+
+
+def _several(each: Compared) -> str:
+    """`(231 to 464, 12 cases)`, `(3 of 6 pairs not symmetric)`; empty for one case."""
+    count = len(each.values)
+    if each.reference.is_of_directions:
+        return f"({each.asymmetric} of {plural(count, 'pair', 'pairs')} not symmetric)"
+    if count == 1:
+        return ""
+    values = [value.value for value in each.values]
+    return f"({span_text(values, format_number)}, {count} cases)"
 
 
 def _origins(document: Document, hardware: Sequence[str]) -> Iterator[str]:
@@ -127,9 +137,9 @@ def _origins(document: Document, hardware: Sequence[str]) -> Iterator[str]:
 
 
 def _meanings(document: Document) -> Iterator[str]:
-    intervals = [each.interval for each in document.compared if each.interval is not None]
-    if note := interval_note(intervals):
-        yield f"{note}."
+    shown = [each.ours for each in document.compared if each.ours.of]
+    if notes := [*filter(None, (interval_note(shown), marks_note(shown)))]:
+        yield f"{'; '.join(notes)}."
     if any(each.reference.column == FULL_SPEED for each in document.compared):
         yield "Time to full speed: to the end of its first interval, as tcpbench prints it."
 

@@ -52,12 +52,12 @@ def junit_xml(
     if known := list(properties):
         parent = ElementTree.SubElement(element, "properties")
         for name, value in known:
-            ElementTree.SubElement(parent, "property", name=name, value=clean(value))
+            ElementTree.SubElement(parent, "property", name=name, value=value)
     for case in cases:
         _add(element, case)
-    ElementTree.SubElement(element, "system-out").text = clean("\n".join(output))
+    ElementTree.SubElement(element, "system-out").text = "\n".join(output)
     ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+    return clean(ElementTree.tostring(root, encoding="unicode", xml_declaration=True)) + "\n"
 
 
 def _add(suite: ElementTree.Element, case: JunitCase) -> None:
@@ -65,19 +65,16 @@ def _add(suite: ElementTree.Element, case: JunitCase) -> None:
         suite,
         "testcase",
         classname=f"commbench.{case.group}",
-        name=clean(case.name),
+        name=case.name,
         time=f"{case.seconds or 0.0:.9f}",
     )
-    reason = clean(case.reason)
     if case.failure:
-        failure = ElementTree.SubElement(element, "failure", message=reason, type=case.failure)
-        failure.text = reason
+        failure = ElementTree.SubElement(element, "failure", message=case.reason, type=case.failure)
+        failure.text = case.reason
     elif case.is_skipped:
-        ElementTree.SubElement(element, "skipped", message=reason)
+        ElementTree.SubElement(element, "skipped", message=case.reason)
     if any(case.output):
-        ElementTree.SubElement(element, "system-out").text = clean(
-            "\n".join(filter(None, case.output))
-        )
+        ElementTree.SubElement(element, "system-out").text = "\n".join(filter(None, case.output))
 
 
 @dataclass

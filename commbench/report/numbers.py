@@ -1,15 +1,18 @@
-"""The numbers of the page: a line for each benchmark, and tables by size."""
+"""The numbers of the page: the headline of each benchmark, and tables by size."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
+from commbench.analysis.best import THIS_RUN, Best
 from commbench.analysis.combined import CombinedCases
 from commbench.analysis.fit import by_window
 from commbench.core.states import Row
-from commbench.core.texts import limit_text, message_text, size_text, some_of
-from commbench.core.units import NO_NUMBER, Unit, natural_key
+from commbench.core.texts import limit_text, message_text
+from commbench.core.units import NO_NUMBER, Unit, natural_key, plural
+from commbench.results.columns import grouped
 
 from .quantities import MEDIAN, Quantity, in_full, quoted, text_with_unit
 from .section import Section, Table
@@ -17,7 +20,6 @@ from .section import Section, Table
 MOST_SIZES = 20
 MOST_COLUMNS = 6
 MOST_OPEN = 3  # benchmarks whose tables are not folded
-MOST_NAMES = 6  # in a line, of each size
 
 
 class NamedLines(NamedTuple):
@@ -58,32 +60,75 @@ def _bytes(row: Row) -> int:
     return int(row["message_bytes"] or 0)
 
 
-def benchmark_lines(combined: CombinedCases) -> Iterator[str]:
-    """`p2p_latency 8 B: mpi 0.21 us ±2%, gloo ~103 us ±12%; 4 MiB: ...` of each benchmark."""
-    for lines in lines_by_window(combined):
-        every = lines.every
-        shown = quoted(every)
-        sizes = list(map(_bytes, every))
-        # of a collective the time of the smallest and the rate of the largest message
-        ends = dict.fromkeys([(min(sizes), shown[0]), (max(sizes), shown[-1])])
-        texts = [
-            _of_size(lines, size, quantity) for size, quantity in ends if size or quantity is MEDIAN
-        ]
-        yield f"{lines.benchmark} {'; '.join(texts)}"
+class _HeadlineRow(NamedTuple):
+    """`cells`: column -> number; `fastest` is empty where there is no choice."""
+
+    operation: str
+    message: str
+    cells: Mapping[str, str]
+    fastest: str
 
 
-def _of_size(lines: NamedLines, size: int, quantity: Quantity) -> str:
-    """The numbers of one size, the best first."""
-    named = [
-        (lines.short[name], row)
-        for name, rows in lines.rows.items()
+def headline_table(combined: CombinedCases) -> Table:
+    """The first and the last size of each benchmark: a column for each line, and the fastest.
+
+    Where there are more than MOST_COLUMNS lines, the columns are the backends, each with its best
+    line among as many ranks.
+    """
+    benchmarks = list(lines_by_window(combined))
+    by_backend = len({name for each in benchmarks for name in each.short.values()}) > MOST_COLUMNS
+    rows = list(
+        chain.from_iterable(_headline_rows(each, combined, by_backend) for each in benchmarks)
+    )
+    columns = sorted({name for row in rows for name in row.cells}, key=natural_key)
+    few = any(best.of_this_run for best in combined.best)
+    last = [f"fastest {THIS_RUN}" if few else "fastest"] if combined.best else []
+    cells = [
+        (
+            row.operation,
+            row.message,
+            *(row.cells.get(name, NO_NUMBER) for name in columns),
+            *([row.fastest or NO_NUMBER] if last else []),
+        )
         for row in rows
-        if _bytes(row) == size and row[quantity.column] is not None
     ]
-    named.sort(key=lambda pair: float(pair[1][quantity.column]), reverse=quantity is not MEDIAN)
-    texts = [f"{name} {text_with_unit(row, quantity)}" for name, row in named]
-    of_size = f"{size_text(size)}: " if size else ""
-    return of_size + ", ".join(some_of(texts, MOST_NAMES))
+    return Table(["operation", "message", *columns, *last], cells)
+
+
+def _headline_rows(
+    lines: NamedLines, combined: CombinedCases, by_backend: bool
+) -> Iterator[_HeadlineRow]:
+    named = [(lines.short[name], row) for name, rows in lines.rows.items() for row in rows]
+    if not by_backend:
+        yield from _ends(lines.benchmark, named, combined.best)
+        return
+    backends = [(str(row["backend"]), row) for _, row in named]
+    worlds = grouped(backends, lambda each: int(each[1]["world_size"] or 0))
+    for ranks, own in sorted(worlds.items()):
+        compared = [best for best in combined.best if best.shared["world_size"] == ranks]
+        yield from _ends(lines.benchmark, own, compared, f" on {plural(ranks, 'rank', 'ranks')}")
+
+
+def _ends(
+    benchmark: str, named: Sequence[tuple[str, Row]], compared: Sequence[Best], where: str = ""
+) -> Iterator[_HeadlineRow]:
+    """The smallest and the largest message; of a collective its time, then its rate."""
+    every = [row for _, row in named]
+    sizes = list(map(_bytes, every))
+    shown = quoted(every)
+    for size, quantity in dict.fromkeys([(min(sizes), shown[0]), (max(sizes), shown[-1])]):
+        at_size = [each for each in named if _bytes(each[1]) == size and quantity.of(each[1])]
+        # of several in a column, the best comes last and stays
+        at_size.sort(key=lambda each: float(each[1][quantity.column]), reverse=quantity is MEDIAN)
+        cells = {name: text_with_unit(row, quantity) for name, row in at_size}
+        fastest = {
+            best.best
+            for best in compared
+            if (best.shared["benchmark"], best.message_bytes) == (benchmark, size)
+        }
+        if cells:
+            text = ", ".join(sorted(fastest))
+            yield _HeadlineRow(f"{benchmark}{where}", message_text(size), cells, text)
 
 
 def number_sections(combined: CombinedCases) -> Iterator[Section]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import itertools
 import math
+import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,6 +50,7 @@ from .section import Figure, clean
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
     from numpy.typing import NDArray
 
 INCHES = (6.4, 3.5)
@@ -65,6 +68,8 @@ SETTINGS: dict[Any, Any] = {
     "legend.frameon": False,
     "legend.fontsize": 8,
 }
+PNG_DPI = 200
+TITLE_LETTERS = 70  # in a line
 MOST_LINES = 12
 MOST_LAYOUT_POINTS = 200
 ROOM = 1.15  # of an axis, beyond the data, as a factor
@@ -99,11 +104,24 @@ def _drawn(title: str, size: tuple[float, float] = INCHES) -> Iterator[tuple[Axe
             fitting = int(size[0] * LETTERS_PER_INCH / max(map(len, labels)))
             columns = max(1, min(MOST_LEGEND_COLUMNS, fitting))
             drawing.legend(handles, labels, loc="outside lower center", ncols=columns)
-        file = io.BytesIO()
-        drawing.savefig(
-            file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        )
-    made.append(Figure(clean(title), file.getvalue(), size[0] == WIDE_INCHES[0]))
+        svg = _image(drawing, "svg")
+    titled = partial(_titled_image, drawing, clean(title))
+    made.append(Figure(clean(title), svg, size[0] == WIDE_INCHES[0], titled))
+
+
+def _image(drawing: Drawing, form: str) -> bytes:
+    file = io.BytesIO()
+    nameless = dict.fromkeys(("Creator", "Date", "Format", "Type")) if form == "svg" else None
+    drawing.savefig(file, format=form, dpi=PNG_DPI, metadata=nameless)
+    return clean(file.getvalue().decode()).encode() if form == "svg" else file.getvalue()
+
+
+def _titled_image(drawing: Drawing, title: str, form: str) -> bytes:
+    import matplotlib
+
+    with matplotlib.rc_context(SETTINGS):
+        drawing.suptitle(textwrap.fill(title, TITLE_LETTERS), fontsize=10)
+        return _image(drawing, form)
 
 
 def _log_axis(
@@ -119,7 +137,7 @@ def _log_axis(
     ticks = size_ticks(known, low, high) if text is bytes_text else log_ticks(low, high)
     set_ticks(axis, ticks, text)
     getattr(axis.axes, f"set_{which}lim")(low, high)
-    axis.set_label_text(clean(label))
+    axis.set_label_text(label)
     return low, high
 
 
@@ -131,7 +149,7 @@ def _linear_axis(
     ticks = [tick for tick in linear_ticks(0.0, high) if not whole or tick.is_integer()]
     set_ticks(axis, ticks, text)
     getattr(axis.axes, f"set_{axis.axis_name}lim")(0.0, high)
-    axis.set_label_text(clean(label))
+    axis.set_label_text(label)
 
 
 # ---------------------------------------------------------------- over size
@@ -188,7 +206,7 @@ def over_size(
         sizes: list[float] = []
         for name, rows, colour, style in curves.drawn(benchmark):
             at, middle, low, high = _points(rows, quantity)
-            axes.plot(at, middle, color=colour, linestyle=style, label=clean(name))
+            axes.plot(at, middle, color=colour, linestyle=style, label=name)
             axes.fill_between(at, low, high, color=colour, alpha=BAND_OPACITY, linewidth=0)
             sure = [(quantity.of(row) or UNKNOWN).certainty != "?" for row in rows]
             for is_sure, fill in ((True, colour), (False, "white")):
@@ -217,7 +235,7 @@ def _draw_known(axes: Axes, known: Sequence[KnownCurve]) -> list[float]:
             markersize=4,
             color=QUIET_COLOUR,
             markerfacecolor="white",
-            label=clean(curve.name),
+            label=curve.name,
         )
     return [value for curve in known for value in curve.values]
 
@@ -238,7 +256,7 @@ def share_of_limit(curves: Curves, benchmark: str) -> list[Figure]:
                 linestyle=style,
                 markersize=4,
                 color=colour,
-                label=clean(name),
+                label=name,
             )
         axes.axhline(1.0, color="black", linestyle=":", linewidth=1)
         _log_axis(axes.xaxis, [row["message_bytes"] for row in rows], bytes_text, "message")
@@ -285,7 +303,7 @@ def _of_layouts(title: str, rows: Sequence[Row], colours: Colours) -> list[Figur
             below = [each.value - each.low if each.is_known else 0.0 for each in intervals]
             above = [each.high - each.value if each.is_known else 0.0 for each in intervals]
             colour = colours.of(name)[0]
-            axes.errorbar(at, middle, [below, above], fmt="o", color=colour, label=clean(name))
+            axes.errorbar(at, middle, [below, above], fmt="o", color=colour, label=name)
         axes.set_xticks(range(len(layouts)), labels=layouts)
         axes.set_xlim(-0.5, len(layouts) - 0.5)
         axes.set_xlabel("layout (nodes x ranks per node)")

@@ -11,6 +11,7 @@ from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable
 MOST_ROWS = 500  # of a table on the page
 LONGEST_CELL = 24  # characters; a longer text may take several lines on a terminal
 FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+MARKDOWN_SIGNS = re.compile(r"[\\|*<`\[]")
 
 
 def clean(text: object) -> str:
@@ -34,6 +35,15 @@ class Table:
         """The rows on the page."""
         return self.rows[:MOST_ROWS]
 
+    @property
+    def markdown(self) -> str:
+        """The whole table below its title, as wikis and pull requests take it."""
+        rule = ["---"] * len(self.heads)
+        lines = (f"| {' | '.join(map(_in_markdown, row))} |" for row in (self.heads, *self.rows))
+        heads, *rows = lines
+        title = [f"{_in_markdown(self.title)}\n"] if self.title else []
+        return "\n".join([*title, heads, f"| {' | '.join(rule)} |", *rows])
+
     def text(self, terminal: Terminal, top: int | None = None) -> str:
         """The first `top` rows, or all, on a terminal."""
         longest = [max(map(len, cells)) for cells in zip(*self.rows, strict=True)]
@@ -53,13 +63,19 @@ class Table:
         return "\n".join(filter(None, parts))
 
 
+def _in_markdown(text: str) -> str:
+    return MARKDOWN_SIGNS.sub(r"\\\g<0>", printable(text).replace("\n", " "))
+
+
 @dataclass(frozen=True)
 class Figure:
-    """A drawing as an SVG document."""
+    """A drawing as an SVG document. `file`: an image with the title in it, in the format svg or
+    png."""
 
     title: str
     svg: bytes
-    is_wide: bool = False
+    is_wide: bool
+    file: Callable[[str], bytes] = field(compare=False, repr=False)
 
 
 def no_figures() -> Sequence[Figure]:
@@ -71,8 +87,8 @@ def no_figures() -> Sequence[Figure]:
 class Section:
     """Sentences, tables, texts and notes; the page has the figures, too.
 
-    `figures` draws them. `texts` are shown as they are. On the page a folded section is opened by a
-    click. `is_on_terminal`: whether the terminal has it.
+    `headline`: tables above the sentences. `figures` draws them. `texts` are shown as they are. On
+    the page a folded section is opened by a click. `is_on_terminal`: whether the terminal has it.
     """
 
     title: str
@@ -83,6 +99,7 @@ class Section:
     texts: Sequence[str] = ()
     is_folded: bool = False
     is_on_terminal: bool = True
+    headline: Sequence[Table] = ()
 
     def text(self, top: int, terminal: Terminal) -> str:
         """The section on a terminal, with the first `top` rows of each table and sentences of each
@@ -92,6 +109,7 @@ class Section:
         listed = [*(f"  * {text}" for text in self.sentences[:top]), *more]
         parts = [
             terminal.styled(terminal.paragraph(self.title), "bold"),
+            *(table.text(terminal, top) for table in self.headline),
             paragraphs(listed, terminal),
             *(table.text(terminal, top) for table in self.tables),
             *map(printable, self.texts),

@@ -29,12 +29,13 @@ from .compare_text import AbResult, comparison_cells
 from .distributions import RawData, RowId
 from .documents import document_sections, known_curves, quiz_sections, soak_curves, times_of
 from .footnotes import flag_named
-from .numbers import benchmark_lines, lines_by_window, number_sections
+from .numbers import headline_table, lines_by_window, number_sections
 from .quantities import MEDIAN, has_bandwidth, in_full, quoted, text_with_unit
 from .section import Figure, Section, Table, no_figures
 from .streams import is_stream_soak, repetition_bytes
 from .summary import GROUP_HEADS, LOST_HEADS, Summary, reference_note
 
+MOST_ANSWERS = 5
 MOST_MACHINES = 8
 MOST_MATRICES = 12
 MOST_LAYERS = 6
@@ -61,7 +62,7 @@ def sections(summary: Summary, raw: RawData, more: Iterable[Section] = ()) -> li
     """All sections that have something to show; `more` are those that an annex adds, behind the
     answers."""
     every = chain(
-        [_answers(summary)],
+        _answers(summary),
         more,
         map(_comparison, summary.results.comparisons),
         quiz_sections(summary.results.cases, summary.results.records),
@@ -78,7 +79,7 @@ def sections(summary: Summary, raw: RawData, more: Iterable[Section] = ()) -> li
 
 
 def _has_content(section: Section) -> bool:
-    has_rows = any(table.rows for table in section.tables)
+    has_rows = any(table.rows for table in (*section.headline, *section.tables))
     return bool(section.sentences or has_rows or section.texts or section.figures is not no_figures)
 
 
@@ -88,19 +89,21 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], title: str = "
     return [Table(heads, cells, title, PRIORITIES)] if cells else []
 
 
-def _answers(summary: Summary) -> Section:
-    """What to know first: verdicts, choices, doubts, and how well the numbers are known."""
-    sentences = [
-        *summary.unfinished,
-        *summary.verdicts(),
-        *summary.symmetry(),
-        *summary.sentences(),
-        *benchmark_lines(summary.combined),
-    ]
-    why = summary.disturbances()
+def _answers(summary: Summary) -> Iterator[Section]:
+    """What to know first: the numbers of each benchmark, what they say, and how well they are
+    known."""
+    sentences = summary.sentences()
+    headline = headline_table(summary.combined)
     named = dict.fromkeys((*summary.combined.notes, *summary.soaks.notes))
-    notes = [*named, summary.headline(), summary.certainty(), why]
-    return Section("Answers", sentences, notes=[*filter(None, [*notes, summary.interval_note()])])
+    notes = [*named, summary.scope(), summary.certainty(), summary.disturbances()]
+    yield Section(
+        "Answers",
+        sentences[:MOST_ANSWERS],
+        headline=[headline] if headline.rows else [],
+        texts=[summary.again] if summary.again else [],
+        notes=list(filter(None, [*notes, summary.interval_note()])),
+    )
+    yield Section("More answers", sentences[MOST_ANSWERS:], is_folded=True)
 
 
 def _comparison(result: AbResult) -> Section:

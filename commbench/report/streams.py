@@ -9,7 +9,7 @@ from operator import itemgetter
 from statistics import median
 
 from commbench.analysis.case_names import case_names
-from commbench.analysis.reference import fact
+from commbench.analysis.reference import ITSELF, fact
 from commbench.core.states import Row
 from commbench.core.terminal import TableColumn, Terminal, table_text
 from commbench.core.texts import span_text
@@ -114,8 +114,12 @@ def _is_slow_at_first(row: Row) -> bool:
 
 def slow_start_text(soaks: Sequence[Row], unit: Unit) -> str:
     """How many fresh connections were slower in their first second; empty where none lasted long
-    enough."""
-    known = [row for row in soaks if row["first_second_gb_per_s"] is not None]
+    enough. A rank's stream to itself crosses no network."""
+    known = [
+        row
+        for row in soaks
+        if row["first_second_gb_per_s"] is not None and fact(row, "peer") != ITSELF
+    ]
     slow = [row for row in known if _is_slow_at_first(row)]
     counted = plural(len(known), "stream", "streams")
     if not slow:

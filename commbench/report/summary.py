@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commbench.analysis.best import CHOSEN_SETTINGS, best_text
+from commbench.analysis.best import CHOSEN_SETTINGS
 from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.cold_start import FULL_SPEED, until_full_speed
 from commbench.analysis.combined import COMBINED, VISIT_COLUMNS, CombinedCases, combine_runs
@@ -16,7 +17,7 @@ from commbench.analysis.disturbances import JUDGED, disturbances_text
 from commbench.analysis.documents import Document, documents
 from commbench.analysis.effective_settings import settings_texts
 from commbench.analysis.guidelines import GuidelineResult, check_guidelines
-from commbench.analysis.headline import certainty_text, headline, unfinished_sentences
+from commbench.analysis.headline import certainty_text, scope_text, unfinished_sentences
 from commbench.analysis.machines import Machine, machines_of, rank_differences, run_groups
 from commbench.analysis.normal import FAST, NO_VALUE, SLOW, Judged, judge
 from commbench.analysis.overlaps import overlap_cells, overlap_results
@@ -25,7 +26,6 @@ from commbench.analysis.slow_pairs import UNUSABLE, Matrix, findings, matrices, 
 from commbench.analysis.symmetric_pairs import symmetry_text
 from commbench.core.errors import ConfigError
 from commbench.core.states import Row, case_status
-from commbench.core.texts import size_text
 from commbench.core.units import format_number, format_seconds, plural
 from commbench.core.variables import MAPS, NAMES
 from commbench.results.columns import grouped
@@ -63,6 +63,8 @@ REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
     )
 )
 MOST_SENTENCES = 6
+RIGOROUS = "timing=rigorous"
+OF_ONE_RUN = ("timing=", "timing.", "trial=", "seed=", "output=")  # overrides
 MOST_PAIR_ROWS = 40_000
 MOST_MATRIX_RUNS = 12
 LEAST_MATRIX_PAIRS = 3  # a case with more pairs is shown as a matrix
@@ -275,33 +277,59 @@ class Summary:
         return lines[:MOST_SENTENCES]
 
     def sentences(self) -> list[str]:
-        """The answers, beginning with what to choose; the doubts come last."""
+        """The answers: verdicts, doubts, what pairs and soaks say, then which backend is best from
+        which size on."""
         crossed = [f"{text}." for text in self.combined.crossings if " above " in text]
-        is_compared = self.results.are_all_compared
-        choices = self._choices(is_compared) if self._most_runs else ()
-        lines = [*choices, *self.soak_sentences[:MOST_SENTENCES], *crossed[:MOST_SENTENCES]]
-        last_pieces = {
-            (fit.benchmark, fit.name): fit for fit in self.combined.fits if fit.half != "-"
-        }
-        lines += [
-            f"{fit.benchmark}, {fit.name}: fit from {fit.sizes.replace(' .. ', ' to ')}:"
-            f" {fit.alpha} per message plus its bytes at {fit.rate}; half of that rate at"
-            f" {fit.half}; the fit misses no size by more than {fit.miss}."
-            for fit in list(last_pieces.values())[: MOST_SENTENCES // 2]
+        return [
+            *self.unfinished,
+            *self.verdicts(),
+            *self.doubts(),
+            *self.symmetry(),
+            *self.soak_sentences[:MOST_SENTENCES],
+            *crossed[:MOST_SENTENCES],
+            *self._launches(),
+            *self._without_choice(),
         ]
-        lines += self.doubts()
-        if self._most_runs > 1 and not is_compared:
-            is_rigorous = set(self.combined.cases["timing"]) == {"rigorous"}
-            advice = "" if is_rigorous else ": use timing=rigorous to cover launches"
-            lines.append(
-                f"Cases with several runs (up to {self._most_runs}) show the median of the runs and"
-                f" the widest of their intervals, which says nothing about the next run{advice}."
-            )
-        return lines
 
-    def headline(self) -> str:
+    def _launches(self) -> Iterator[str]:
+        """Which differences between launches the intervals do not cover."""
+        if not self._most_runs or self.results.are_all_compared:
+            return
+        how = "the command below" if self.again else RIGOROUS
+        several = "" if self._is_rigorous else f"; {how} measures several"
+        if self._most_runs > 1:
+            yield (
+                f"Cases with several runs (up to {self._most_runs}) show the median of the runs and"
+                f" the widest of their intervals, not one over launches{several}."
+            )
+        elif self.combined.cases["launches"].max() == 1:
+            yield (
+                "Each case was measured in one launch, so its interval does not cover differences"
+                f" between launches{several}."
+            )
+
+    @property
+    def _is_rigorous(self) -> bool:
+        return set(self.combined.cases["timing"]) <= {"rigorous"}
+
+    @functools.cached_property
+    def again(self) -> str:
+        """The command that measures the runs in several launches; empty where they were."""
+        if self._is_rigorous:
+            return ""
+        return rigorous_command([record.get("overrides") for record in self.results.records])
+
+    def _without_choice(self) -> Iterator[str]:
+        if not self._most_runs or self.combined.best or self.results.are_all_compared:
+            return
+        labels = sorted({str(label) or "none" for label in self.combined.cases["label"]})
+        under = f" under one label (labels: {', '.join(labels)})" if len(labels) > 1 else ""
+        no_two = f"no two were measured at the same size{under}"
+        yield f"No backends or layouts can be compared: {no_two}."
+
+    def scope(self) -> str:
         """What was measured, in one sentence."""
-        return headline(self.combined, [*self.soak_sentences, *self.symmetry()])
+        return scope_text(self.combined)
 
     def interval_note(self) -> str:
         """What stands behind ±; empty where no case has an interval."""
@@ -374,45 +402,11 @@ class Summary:
             )
         if self._most_runs == 0 and not (self.soaks.rows or self.matrices or self.overlaps):
             lines.append("Nothing was measured.")
-        elif self._most_runs and self.combined.cases["launches"].max() == 1:
-            lines.append(
-                "Each case was measured in one launch, so its interval does not cover differences"
-                " between launches; -m trial=0,1,2,3 measures several."
-            )
         return lines
 
     @property
     def _most_runs(self) -> int:
         return int(self.combined.cases["runs"].max()) if len(self.combined.cases) else 0
-
-    def _choices(self, is_compared: bool) -> Iterator[str]:
-        """The fastest of each benchmark; `is_compared`: the verdicts are the answer where there is
-        no choice."""
-        groups = grouped(
-            self.combined.best,
-            lambda best: (best.shared["benchmark"], best.shared["world_size"], best.more),
-        )
-        for (benchmark, world, more), at_sizes in list(groups.items())[:MOST_SENTENCES]:
-            where = f"{benchmark} on {world} ranks{f' ({more})' if more else ''}"
-            smallest, largest = (
-                f"({size_text(best.message_bytes)}): {best_text(best)}."
-                for best in (at_sizes[0], at_sizes[-1])
-            )
-            yield f"{where}: small messages {smallest}" + (
-                f" Large ones {largest}" if len(at_sizes) > 1 else ""
-            )
-        if not groups and not is_compared:
-            labels = sorted({str(label) or "none" for label in self.combined.cases["label"]})
-            under = f" under one label (labels: {', '.join(labels)})" if len(labels) > 1 else ""
-            yield (
-                "No backends or layouts can be compared: no two were measured at the same"
-                f" size{under}."
-            )
-        elif len(groups) > MOST_SENTENCES:
-            yield (
-                f"{len(groups) - MOST_SENTENCES} more choices are in the table of the best for each"
-                " size."
-            )
 
     def _slow_links(self) -> Iterator[str]:
         if self.unjudged_pairs:
@@ -429,6 +423,28 @@ class Summary:
                 f"{len(shown) - MOST_SENTENCES} more slow pairs; commbench.slow_pairs(PATH) lists"
                 " all."
             )
+
+
+def rigorous_command(overrides: Sequence[Any]) -> str:
+    """The command that measures runs with these overrides in several launches: one for all where
+    they differ in the value of one key; empty where there is none."""
+    known = [
+        [word for word in words if not word.startswith(OF_ONE_RUN)]
+        for words in overrides
+        if isinstance(words, list)
+    ]
+    distinct = list(dict.fromkeys(map(tuple, known)))
+    if not distinct or len(known) < len(overrides):
+        return ""
+    shared = [word for word in distinct[0] if all(word in words for words in distinct)]
+    others = [[word for word in words if word not in shared] for words in distinct]
+    if len(distinct) == 1:
+        return f"commbench {shlex.join([*shared, RIGOROUS])}"
+    keys = {word.partition("=")[0] for words in others for word in words}
+    if len(keys) > 1 or any(len(words) != 1 for words in others):
+        return ""
+    values = ",".join(word.partition("=")[2] for (word,) in others)
+    return f"commbench -m {shlex.join([f'{keys.pop()}={values}', *shared, RIGOROUS])}"
 
 
 def several_pairs(cases: pd.DataFrame, least: int) -> pd.DataFrame:

@@ -2,7 +2,8 @@
 
 SCHEMA_VERSION history:
   4  2026-11-26: timing_mode is named timer, launch trial, segment launch; sync=window sync=clock.
-     Earlier versions are not read
+     Earlier versions are not read. 2026-11-28: limit_kind, core_wait_share, fast_mode_s,
+     slow_mode_s, slow_share; sync=clock and its columns are gone
   3  2026-11-25: case ids of the variables that differ from their defaults, so that a new variable
      changes no id of an earlier run; variables in the order of tables
 
@@ -67,13 +68,15 @@ VARIABLES = tuple(
 IDENTITY = _columns(
     "identity",
     """
-    run_id     | text    |   | folder of the run; sorts by time
+    run_id     | text    |   | folder of the run; sorts in the order of runs
     case_id    | text    |   | hash of the independent variables; equal in every run
     sweep_id   | text    |   | jobs that were started by one command
-    trial      | integer |   | number of the run among its repeats
+    trial      | integer |   | key `trial`: runs that differ in nothing else repeat one another, as
+                                in `-m trial=0,1,2`
     label      | text    |   | given by the user
     hosts      | text    |   | names of the nodes of the ranks, sorted
-    launch     | integer |   | number of the start of the run's processes; resuming adds one
+    launch     | integer |   | number of the start of the run's processes that measured it last:
+                                timing=rigorous has several, resuming adds one
     order      | integer |   | position of the case in its run
     started_at | time    |   | wall clock, UTC
     status     | text    |   | ok, skipped, failed, invalid
@@ -98,10 +101,13 @@ RESULTS = _columns(
     nodes                  | integer |      | nodes of the layout
     ranks_per_node         | integer |      | ranks on each of them
     world_size             | integer |      | ranks of the layout
-    headline               | text    |      | whose clock counted: initiator, receiver,
-                                              max_over_ranks, max_over_senders
-    median_of              | text    |      | what each time is: half a round trip, window /
-                                              messages, collective, ...
+    headline               | text    |      | whose clock gives a time: initiator, the first rank of
+                                              a pair; receiver, its second; max_over_ranks, the
+                                              slowest rank; max_over_senders, the slowest first rank
+                                              of several pairs
+    median_of              | text    |      | what is timed: median_s is the median of its times, as
+                                              in half a round trip, window / messages (a window's
+                                              time over its messages), collective
     messages_per_call      | integer |      | messages to a peer in one call to the library; null
                                               for collectives
     operations_per_sample  | integer |      | messages or collectives per sample
@@ -128,10 +134,6 @@ RESULTS = _columns(
     steady                 | flag    |      | every warm-up ended because times were steady, not at
                                               its limit
     lag1                   | number  |      | autocorrelation of consecutive samples (of those kept)
-    clock_error_s          | number  | s    | sync=clock: largest error of a rank's global clock
-                                              against rank 0's
-    late_repetitions       | integer |      | sync=clock: repetitions that a rank began late;
-                                              excluded from statistics
     retransmits            | integer |      | TCP segments that backend=tcp resent while measuring,
                                               on all ranks
     first_call_s           | number  | s    | whole first call, round trip or window; excludes
@@ -140,23 +142,31 @@ RESULTS = _columns(
                                               every sample
     skew_s                 | number  | s    | from the first to the last rank's start; null without
                                               a common clock
+    core_wait_share        | number  |      | of the measured time: ready to run, but without a
+                                              core; rank that waited longest, median over visits;
+                                              null where the kernel does not tell
     min_s                  | number  | s    | fastest operation
     median_s               | number  | s    | median operation: half a round trip, one message, or
                                               one collective; of a soak of a stream the mean write,
                                               all its time / all writes
     ci_low_s               | number  | s    | lower end of the interval of the median
     ci_high_s              | number  | s    | upper end of the interval
-    interval_of            | text    |      | what the interval is over: visits, launches,
-                                              repetitions of one visit
+    interval_of            | text    |      | what ci_low_s and ci_high_s are computed from: the
+                                              medians of the visits, of the launches, or the
+                                              repetitions of the only visit
     interval_level         | number  |      | confidence level of the interval, such as 0.95, or
                                               0.75 for 3 visits
     visits                 | integer |      | measurements of the case across the run; median_s is
-                                              their median
+                                              their median, over launches that of the launches'
     visit_spread           | number  |      | largest over smallest median of the visits
     visits_s               | number  | s    | from the start of the first visit to the end of the
                                               last, without the time between starts of a run
     visit_medians_s        | numbers | s    | median of each visit, in chronological order
     visit_launches         | numbers |      | launch of each visit
+    fast_mode_s            | number  | s    | two typical times, at least a factor of 2 apart: the
+                                              median of the faster repetitions; else null
+    slow_mode_s            | number  | s    | the same of the slower repetitions
+    slow_share             | number  |      | the share of the slower repetitions
     mean_s                 | number  | s    | mean operation
     p90_s                  | number  | s    | nearest rank; null below 29 samples, or if a sample is
                                               several operations
@@ -173,8 +183,10 @@ RESULTS = _columns(
                                               defined
     wire_gb_per_s          | number  | GB/s | load on the wire, where the algorithm is known
     message_rate_per_s     | number  | 1/s  | operations per second
-    limit_gb_per_s         | number  | GB/s | upper bound set by the hardware, per direction
+    limit_gb_per_s         | number  | GB/s | upper bound of busbw_gb_per_s, per direction
     limit_name             | text    |      | which limit that is
+    limit_kind             | text    |      | memory: a measured copy; nvlink, pcie: what NCCL plans
+                                              with; line: GPU to host; network; told: limit=
     efficiency             | number  |      | busbw / limit
     overhead_s             | number  | s    | collectives: all_reduce on a group of one rank, by the
                                               same engine

@@ -77,7 +77,8 @@ _TABLE = """
     host.kernel*                          | record  | equal    | show   | yes
     host.cpu_model*                       | record  | equal    | show   | yes
     host.boot_id                          | ignore  | any      | ignore | yes
-    host.cpu_affinity                     | ignore  | any      | ignore | yes
+    # on a node, the launcher has bound its ranks
+    host.cpu_affinity                     | node    | any      | ignore | yes
     host.load_1min                        | ignore  | any      | ignore | yes
     # of runs until November 2026
     host.cpu_current_mhz                  | ignore  | any      | ignore | yes

@@ -24,6 +24,11 @@ FLAGS = {
         "there are more threads than cores, or several ranks share one GPU",
         "use fewer ranks per node, or a machine with more cores or GPUs",
     ),
+    "waited": Flag(
+        "a rank was ready but had no core for more than 5 % of the measured time (column"
+        " core_wait_share): other processes or threads had it",
+        "end other load, use fewer ranks per node, or take the time as an upper bound",
+    ),
     "throttled": Flag(
         "a GPU lowered its clock during the measurement: heat, power or a hardware brake",
         "look at clocks and temperature in counters.parquet; improve the cooling, raise the power"
@@ -37,14 +42,14 @@ FLAGS = {
         " container with --shm-size=8g or --ipc=host",
     ),
     "skewed": Flag(
-        "ranks began a repetition more than 5 % of its time apart (column skew_s), or sync=clock"
-        " knows the starts no better than that (clock_error_s, late_repetitions)",
+        "ranks began a repetition more than 5 % of its time apart (column skew_s)",
         "the wait for the last rank is a part of the time; larger messages are less affected",
     ),
     "impossible": Flag(
-        "the bus bandwidth is above its limit (column limit_gb_per_s), so one of the two is wrong",
-        "see the column reason: a measured limit varies; in-network reduction (NVLS, SHARP) moves"
-        " fewer bytes than the bus factor assumes",
+        "the bus bandwidth is above a limit of the hardware (columns limit_gb_per_s, limit_kind),"
+        " so one of the two is wrong",
+        "see the column reason: in-network reduction (NVLS, SHARP) moves fewer bytes than the bus"
+        " factor assumes, and limit= may tell too little",
     ),
     "in_cache": Flag(
         "the buffers of this size stay in the last-level cache although they rotate",

@@ -26,6 +26,10 @@ from commbench.results.run_folder import RECORD, json_text, write_json
 from .durable_files import DurableFiles, opening, retry_s
 
 CASES_JSONL = "cases.jsonl"
+KINDS: Mapping[str, Any] = {
+    "text": str, "integer": int, "number": int | float, "flag": bool, "texts": list,
+    "numbers": list, "map": dict, "time": str,
+}  # fmt: skip
 TIMES = tuple(column.name for column in TABLES["cases"] if column.kind == "time")
 
 
@@ -135,7 +139,7 @@ def is_json(folder: Path) -> bool:
 
 def json_rows(folder: str | Path) -> list[dict[str, Any]]:
     """The newest row of each case, with times as datetime. Raises OSError and Unreadable."""
-    rows = {row["case_id"]: row for row in _lines(json_file(folder, "cases"))}
+    rows = {row["case_id"]: row for row in _lines(json_file(folder, "cases"), "cases")}
     for row in rows.values():
         row |= {name: datetime.fromisoformat(row[name]) for name in TIMES if row.get(name)}
     return list(rows.values())
@@ -143,11 +147,12 @@ def json_rows(folder: str | Path) -> list[dict[str, Any]]:
 
 def json_columns(folder: str | Path, table: str) -> Iterator[dict[str, list[Any]]]:
     """The samples or counters of one visit after another. Raises OSError and Unreadable."""
-    return _lines(json_file(folder, table))
+    return _lines(json_file(folder, table), table)
 
 
-def _lines(file: Path) -> Iterator[dict[str, Any]]:
-    """Without the last one where it was cut off."""
+def _lines(file: Path, table: str) -> Iterator[dict[str, Any]]:
+    """Without the last one where it was cut off. A line has one case, or lists of samples or
+    counters."""
     with plain_file(file) as opened:
         for number, text in enumerate(opened, 1):
             if not text.endswith(b"\n"):
@@ -155,6 +160,22 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
             try:
                 values = json.loads(text)
                 check_version(values.pop("schema_version", None), str(file))
+                _check_kinds(values, table)
             except (ValueError, TypeError, AttributeError, RecursionError) as error:
                 raise Unreadable(f"{file} line {number}: {first_line(error)}") from error
             yield values
+
+
+def _check_kinds(values: Mapping[str, Any], table: str) -> None:
+    """Raises TypeError for a column with a value that is not of its kind."""
+    for column in TABLES[table]:
+        value = values.get(column.name)
+        for each in [value] if table == "cases" else value or ():
+            # True is an integer to Python
+            is_right = isinstance(each, KINDS[column.kind]) and (
+                column.kind == "flag" or not isinstance(each, bool)
+            )
+            if each is not None and not is_right:
+                raise TypeError(
+                    f"column {column.name} is not of kind {column.kind}: it is {each!r:.80}"
+                )

@@ -28,7 +28,7 @@ from commbench.core.variables import NAMES
 
 from .columns import TABLES, check_version, row_order
 from .jsonl import is_json
-from .run_folder import PARTS, RECORD, file_bytes
+from .run_folder import PARTS, RECORD, file_bytes, walk
 from .table_files import Columns, Damaged, json_table, read_table, schema_of, why_unread
 
 if TYPE_CHECKING:
@@ -170,7 +170,8 @@ def flat_paths(paths: Iterable[Paths]) -> list[Path]:
 
 
 def find_runs(path: str | Path, left_out: LeaveOut = refuse) -> list[Path]:
-    """Folders with a run.json at or below the path, oldest first.
+    """Folders with a run.json at or below the path, oldest first; also through links to folders,
+    each once.
 
     `left_out` is called for each folder that this user may not read.
     """
@@ -180,12 +181,12 @@ def find_runs(path: str | Path, left_out: LeaveOut = refuse) -> list[Path]:
             left_out(Damaged(no_permission(error.filename)))
 
     runs = []
-    for folder, folders, names in os.walk(path, onerror=unreadable):
+    for folder, folders, names in walk(path, unreadable):
         if RECORD in names or RECORD in folders:
-            runs.append(Path(folder))
-        if Path(folder) == Path(path) and RECORD in names:
+            runs.append(folder)
+        if folder == Path(path) and RECORD in names:
             break
-    return sorted(runs, key=lambda run: run.name)
+    return sorted(runs, key=lambda run: run.resolve().name)  # a link may have any name
 
 
 def load_run(path: str | Path) -> dict[str, Any]:

@@ -7,16 +7,18 @@ import json
 import os
 import secrets
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 from commbench.core.errors import ConfigError, Unreadable, no_permission
 from commbench.core.foreign import plain_file
+from commbench.core.units import about_duration
 
-TIMESTAMP = "%Y%m%dT%H%M%S.%f"  # names sort by time
+TIMESTAMP = "%Y%m%dT%H%M%S.%f"
+CLOCK_STEP = timedelta(seconds=10)  # beyond what the clocks of two hosts differ by
 RECORD = "run.json"
 PARTS = "parts"  # the folder of what is not merged yet
 DISK_PROBE_BYTES = 4096
@@ -38,9 +40,59 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def new_folder(output: str) -> str:
-    """Create the folder of a run; its name sorts by time. Raises ConfigError if it can't be written
-    to."""
+def time_in_name(name: str) -> datetime | None:
+    """The time in the name of a run's folder; None for any other name."""
+    try:
+        return datetime.strptime(name.partition("-")[0], TIMESTAMP).replace(tzinfo=timezone.utc)
+    except ValueError:
+        return None
+
+
+def _last_time(parent: Path) -> datetime | None:
+    """The time of the last name in a folder, or in the folder of that name: a command with several
+    runs has one. None where there are no such names."""
+    named = {time: path for path in parent.glob("*") if (time := time_in_name(path.name))}
+    if not named:
+        return None
+    below = (time_in_name(path.name) for path in named[max(named)].rglob("*"))
+    return max([*named, *filter(None, below)])
+
+
+def _next_stamp(parent: Path, after: str) -> str:
+    """The clock's time, or the next microsecond after the last name where the clock has gone back:
+    names are the order of runs."""
+    now = datetime.now(timezone.utc)
+    earlier = (time_in_name(after), time_in_name(parent.name), _last_time(parent))
+    last = max((time for time in earlier if time is not None), default=None)
+    if last is not None and now <= last:
+        now = last + timedelta(microseconds=1)
+    return now.strftime(TIMESTAMP)
+
+
+def clock_behind(run: Mapping[str, Any]) -> timedelta | None:
+    """How far the clock was behind the run before, from run.json; None where it was not."""
+    named = time_in_name(str(run.get("run_id")))
+    try:
+        behind = named and named - datetime.fromisoformat(str(run.get("started_at")))
+    except (ValueError, TypeError):  # not as commbench writes it
+        return None
+    return behind if behind and behind > CLOCK_STEP else None
+
+
+def clock_text(runs: Iterable[Mapping[str, Any]]) -> str | None:
+    """That the clock has gone back before one of these runs; None where it has not."""
+    behind = max(filter(None, map(clock_behind, runs)), default=None)
+    if behind is None:
+        return None
+    return (
+        f"the clock was up to {about_duration(behind.total_seconds())} behind the run before: the"
+        " names of runs say their order, not their time"
+    )
+
+
+def new_folder(output: str, after: str = "") -> str:
+    """Create the folder of a run. Its name sorts after those beside it, and after the name `after`.
+    Raises ConfigError if it can't be written to."""
     parent = Path(output).absolute()
     if not is_utf8(str(parent)):  # neither parquet files nor run.json can be written there
         raise ConfigError(
@@ -48,8 +100,7 @@ def new_folder(output: str) -> str:
         )
     try:
         while True:
-            stamp = datetime.now(timezone.utc).strftime(TIMESTAMP)
-            folder = parent / f"{stamp}-{secrets.token_hex(2)}"
+            folder = parent / f"{_next_stamp(parent, after)}-{secrets.token_hex(2)}"
             try:
                 folder.mkdir(parents=True)
                 break
@@ -140,6 +191,24 @@ def check_readable(folder: Path) -> None:
         raise Unreadable(no_permission(folder)) from error
     except OSError:
         return
+
+
+def walk(
+    path: str | Path, onerror: Callable[[OSError], object] | None = None
+) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """As os.walk, through links to folders, too; each folder once, so that links in a circle
+    end."""
+    seen = set[tuple[int, int]]()
+    for folder, folders, names in os.walk(path, onerror=onerror, followlinks=True):
+        try:
+            status = Path(folder).stat()
+        except OSError:  # it was removed meanwhile
+            continue
+        if (status.st_dev, status.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        yield Path(folder), folders, names
 
 
 def file_bytes(path: Path) -> bytes:

@@ -11,9 +11,10 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from commbench.core.errors import ConfigError, Unreadable, no_permission
+from commbench.core.states import CaseStatus, Headline
 from commbench.core.terminal import first_line, one_line
 from commbench.core.variables import BY_NAME, MAPS, NAMES, TABLE, is_required
 
@@ -50,6 +51,10 @@ RANGES |= {each.name: (0, 2**53) for each in TABLE if each.kind == "integer"}
 FORMS = {  # variables that are texts with numbers
     "layout": r"^[1-9]\d{0,6}x[1-9]\d{0,6}$",
     "pair": r"^\d{1,7}-\d{1,7}( \d{1,7}-\d{1,7})*$",
+}
+WORDS: dict[str, tuple[str, ...]] = {
+    "status": get_args(CaseStatus),
+    "headline": get_args(Headline),
 }
 
 Columns = tuple[str, ...] | None  # None: all
@@ -233,6 +238,10 @@ def _check_rows(where: str, columns: Mapping[str, Any]) -> None:
         unknown = pc.is_null(columns["median_s"], nan_is_null=True)
         if pc.any(pc.and_(pc.equal(columns["status"], "ok"), unknown)).as_py():
             raise Damaged(f"{where} has a case with status ok and without median_s")
+    if {"headline", "pair"} <= {*columns}:
+        is_of_pair = pc.not_equal(columns["headline"], "max_over_ranks")
+        if pc.any(pc.and_(is_of_pair, pc.is_null(columns["pair"]))).as_py():
+            raise Damaged(f"{where} has a case with the clock of a pair, and without a pair")
     if {"visit_medians_s", "visit_launches"} <= {*columns}:
         lengths = (
             pc.list_value_length(columns[name]) for name in ("visit_medians_s", "visit_launches")
@@ -243,6 +252,7 @@ def _check_rows(where: str, columns: Mapping[str, Any]) -> None:
 
 def _check_values(where: str, name: str, column: Any) -> None:
     """Raises Damaged for a variable that no case can have."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     if name in REQUIRED and column.null_count:
@@ -257,9 +267,16 @@ def _check_values(where: str, name: str, column: Any) -> None:
         known = pc.drop_null(column)
         wrong = known.filter(pc.invert(pc.match_substring_regex(known, FORMS[name])))
         if len(wrong):
-            raise Damaged(
-                f"{where} has {name} {one_line(wrong[0].as_py())[:80]!r}, which no case has"
-            )
+            raise _no_case_has(where, name, wrong[0])
+    if name in WORDS:
+        known = pc.drop_null(column)
+        wrong = known.filter(pc.invert(pc.is_in(known, pa.array(WORDS[name]))))
+        if len(wrong):
+            raise _no_case_has(where, name, wrong[0])
+
+
+def _no_case_has(where: str, name: str, text: Any) -> Damaged:
+    return Damaged(f"{where} has {name} {one_line(text.as_py())[:80]!r}, which no case has")
 
 
 def _converted(column: Any, name: str, kind: Any) -> Any:
@@ -269,12 +286,13 @@ def _converted(column: Any, name: str, kind: Any) -> Any:
 
     if column.null_count == len(column):  # as numbers, in pandas
         return pa.nulls(len(column), kind)
-    if name == "warnings" and not pa.types.is_nested(column.type):
+    if name == "warnings" and _holds(column.type, pa.string()):
         return pa.array(
-            [value if value is None else str(value).split() for value in column.to_pylist()],
-            type=kind,
+            [value if value is None else value.split() for value in column.to_pylist()], type=kind
         )
     if not pa.types.is_map(kind):
+        if not _holds(column.type, kind):
+            raise ValueError(f"it is {column.type}")
         return column.cast(kind)
     values = (
         json.loads(value) if isinstance(value, str) else value for value in column.to_pylist()
@@ -286,3 +304,24 @@ def _converted(column: Any, name: str, kind: Any) -> Any:
         for pairs in items
     ]
     return pa.array(maps, type=kind)
+
+
+def _holds(seen: Any, kind: Any) -> bool:
+    """Whether a column of type `seen` has values of this kind, in the width or encoding of another
+    program; integers beside nulls are floats in pandas."""
+    from pyarrow import types
+
+    if types.is_list(kind):
+        is_list = types.is_list(seen) or types.is_large_list(seen)
+        return is_list and (
+            types.is_null(seen.value_type) or _holds(seen.value_type, kind.value_type)
+        )
+    if types.is_dictionary(seen):
+        return _holds(seen.value_type, kind)
+    if types.is_string(kind):
+        return bool(
+            types.is_string(seen) or types.is_large_string(seen) or types.is_string_view(seen)
+        )
+    if types.is_integer(kind) or types.is_floating(kind):
+        return bool(types.is_integer(seen) or types.is_floating(seen))
+    return bool(seen.id == kind.id)

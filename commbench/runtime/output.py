@@ -29,11 +29,11 @@ from commbench.core.units import format_seconds
 from commbench.core.variables import Case
 from commbench.results.columns import UNFINISHED, case_text
 
-from .printing import SafeStream
+from .printing import SafeStream, write_unchanged
 
 RELAYED = "COMMBENCH_RELAYED"  # exported by a parent that reads the output of its ranks
 PROGRESS = "COMMBENCH_PROGRESS"  # exported by a parent that shows the bar itself
-BUSY = "COMMBENCH_BUSY"  # what the command has seen of other load on this machine
+BUSY = "COMMBENCH_BUSY"  # what the command says of the cores that the ranks share
 LOG = "launcher.log"
 MOST_LAST_LINES = 40  # of those that are kept for run.json
 MARK = b"\x1e"  # record separator: no text holds it (core.terminal.printable)
@@ -150,7 +150,7 @@ class Bar:
             return 0
 
     def _write(self, text: str) -> None:
-        sys.stderr.write(text)
+        write_unchanged(sys.stderr, text)
         sys.stderr.flush()
 
 

@@ -7,6 +7,9 @@ Inside `print_safely`, which every command enters, `print` neither raises nor wa
 - Where the reader has left (`| head -1`), or stdout is closed, the process goes on in silence.
 - Where text can't be written (a full disk), the process goes on and says so on stderr at its end.
   Its exit status is then that of results that can't be saved, in place of 0.
+
+All text passes `SafeStream.write`, which writes out what a terminal would act on, also where a pipe
+(`| less -R`, ssh) ends at one.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppres
 from typing import Any, TextIO
 
 from commbench.core.errors import Unsaved
-from commbench.core.terminal import print_error
+from commbench.core.terminal import print_error, printable_with_colors
 
 LAST_TEXT_S = 0.5  # for text to be read after a signal
 READ_S = 0.1  # in which an ordinary reader reads; then text keeps its place among that of others
@@ -98,11 +101,14 @@ class SafeStream(io.TextIOBase):
         self._begun = ""  # a line without its end
 
     def write(self, text: str) -> int:
+        self.write_unchanged(printable_with_colors(text))
+        return len(text)
+
+    def write_unchanged(self, text: str) -> None:
         with self.file.lock:
             *lines, self._begun = (self._begun + text).split("\n")
             if lines:
                 self.write_bytes(b"".join(self._line(f"{line}\n") for line in lines))
-        return len(text)
 
     def flush(self) -> None:
         """Hand over the begun line; a marked one gets its end."""
@@ -134,6 +140,53 @@ class SafeStream(io.TextIOBase):
 
     def _line(self, text: str) -> bytes:
         return self._mark + encoded(text, self._encoding)
+
+
+class ForeignStream(io.TextIOBase):
+    """A notebook's stream, a tee or another object with `write`. It may lack any other method of a
+    file, and what it raises ends no run."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(Exception):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(Exception):
+            self._stream.flush()
+
+    def isatty(self) -> bool:
+        with suppress(Exception):
+            return bool(self._stream.isatty())
+        return False
+
+    def fileno(self) -> int:
+        try:
+            return int(self._stream.fileno())
+        except Exception as error:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from error
+
+    def writable(self) -> bool:
+        return True
+
+
+def write_unchanged(stream: TextIO, data: str) -> None:
+    """Write what is no text for people, such as the controls of a bar."""
+    if isinstance(stream, SafeStream):
+        stream.write_unchanged(data)
+    else:
+        stream.write(data)
+
+
+def print_data(data: str) -> None:
+    """Print a file for other programs, which get it unchanged; a terminal does not."""
+    if sys.stdout.isatty():
+        print(data, end="")
+    else:
+        write_unchanged(sys.stdout, data)
 
 
 def encoded(text: str, encoding: str) -> bytes:
@@ -204,13 +257,13 @@ def _open_closed_descriptors() -> None:
 
 
 def _replaced(marks: tuple[bytes, bytes]) -> list[Any]:
-    """Safe streams for sys.stdout and sys.stderr; a notebook's stream, which is no file, stays."""
+    """Safe streams for sys.stdout and sys.stderr."""
     files: dict[tuple[int, int], OpenFile] = {}
     streams = list[Any]()
     for stream, number, mark in zip((sys.stdout, sys.stderr), (1, 2), marks, strict=True):
         descriptor = number if stream is None else _descriptor(stream)
         if descriptor is None:
-            streams.append(stream)
+            streams.append(ForeignStream(stream))
             continue
         status = os.fstat(descriptor)
         # text on one terminal keeps its order
@@ -222,7 +275,7 @@ def _replaced(marks: tuple[bytes, bytes]) -> list[Any]:
 
 def _descriptor(stream: TextIO) -> int | None:
     """The descriptor that a stream writes to; None if it has none."""
-    if not isinstance(stream, io.TextIOWrapper):
+    if not isinstance(stream, io.TextIOWrapper) or stream.closed:
         return None
     with suppress(OSError):
         stream.flush()

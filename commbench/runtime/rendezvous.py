@@ -7,7 +7,10 @@ not need torch that of store.py.
 
 from __future__ import annotations
 
+import errno
+import ipaddress
 import os
+import re
 import resource
 import socket
 from collections.abc import Mapping, Sequence
@@ -33,6 +36,8 @@ from .peer_listener import BACKLOG, socket_family
 from .start_limit import ends_within
 from .store import KeyValueStore, connected, hosted_store
 
+HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # or an IPv4 address
+LARGEST_PORT = 2**16 - 1
 LEAST_OPEN_FILES = 64  # of a rank; two on gloo need 40
 # the slowest rank may still import from a network file system
 CONNECT_S = FIRST_MEETING_S = 120.0
@@ -66,6 +71,37 @@ def exported_identity(
         ) from error
     node = None if node_id is None else environ.get(node_id)
     return RankIdentity(launcher, values[0], values[1], values[2], node, (rank, size))
+
+
+def exported_address(environ: Mapping[str, str]) -> tuple[str, int]:
+    """MASTER_ADDR and MASTER_PORT. Raises ConfigError for values that are none."""
+    return exported_host(environ), exported_port(environ)
+
+
+def exported_host(environ: Mapping[str, str]) -> str:
+    """MASTER_ADDR. Raises ConfigError where it is neither a name nor an address."""
+    host = environ.get("MASTER_ADDR", "")
+    try:
+        is_host = bool(HOST_NAME.fullmatch(host) or ipaddress.IPv6Address(host))
+    except ValueError:
+        is_host = False
+    if not is_host:
+        raise ConfigError(
+            f"MASTER_ADDR={host!r} is not a host; export the name or address of rank 0's host"
+        )
+    return host
+
+
+def exported_port(environ: Mapping[str, str]) -> int:
+    """MASTER_PORT. Raises ConfigError where it is no port."""
+    text = environ.get("MASTER_PORT", "")
+    if text.isdecimal() and 0 < int(text) <= LARGEST_PORT:
+        return int(text)
+    origin = "Kubernetes sets it for a service named master; " if "://" in text else ""
+    raise ConfigError(
+        f"MASTER_PORT={text!r} is not a port from 1 to {LARGEST_PORT}; {origin}export a free port"
+        " of rank 0's host"
+    )
 
 
 def host_identity() -> str:
@@ -125,7 +161,14 @@ def store_at(host: str, port: int, owner: bool, torch: bool = True) -> Any:
     address = own_address(host)
     if address is None or (is_loopback(address) and host not in (address, "localhost")):
         address = ""
-    return server_store(host, port, address, torch)
+    try:
+        return server_store(host, port, address, torch)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise RuntimeError(
+            f"port {port} of this host is held by another process; export another MASTER_PORT"
+        ) from error
 
 
 def store_over_mpi(identity: RankIdentity, backend: Backend, interface: str | None) -> Any:

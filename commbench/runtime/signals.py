@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -26,9 +26,25 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 SIGNAL_STATUS = 128  # plus the signal's number: 130 and 143
 
 
+def set_handlers(handlers: Mapping[int, Any]) -> dict[int, Any]:
+    """Set handlers of signals; returns those before.
+
+    It sets none in another thread than the main one, where Python forbids it: signals are then the
+    matter of the program around. It keeps a handler that C code has set, which could not be put
+    back.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    return {
+        number: signal.signal(number, handler)
+        for number, handler in handlers.items()
+        if signal.getsignal(number) is not None
+    }
+
+
 class RunEnder:
-    """A context of the main thread in which SIGINT and SIGTERM raise KeyboardInterrupt and
-    SystemExit(143).
+    """A context in which SIGINT and SIGTERM raise KeyboardInterrupt and SystemExit(143) in the main
+    thread; of another thread it leaves signals alone.
 
     It lets exactly one thread end the run.
 
@@ -50,17 +66,15 @@ class RunEnder:
         self._read_end, self._write_end = os.pipe()
         os.set_blocking(self._write_end, False)
         self._thread.start()
-        self._before = {
-            number: signal.signal(number, self._handle)
-            for number in (signal.SIGTERM, signal.SIGINT)
-        }
-        self._wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+        self._before = set_handlers(dict.fromkeys((signal.SIGTERM, signal.SIGINT), self._handle))
+        if self._before:
+            self._wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
         return self
 
     def __exit__(self, *_: object) -> None:
-        signal.set_wakeup_fd(self._wakeup)
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        if self._before:
+            signal.set_wakeup_fd(self._wakeup)
+            set_handlers(self._before)
         os.close(self._write_end)
         self._thread.join()
         os.close(self._read_end)
@@ -115,8 +129,20 @@ def _wait_for_exit() -> None:
 def ignore_terminal() -> None:
     """Ignore what a terminal sends to all processes on it: the parent decides what it means, and
     signals the ranks."""
-    for number in (signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTSTP):
         signal.signal(number, signal.SIG_IGN)
+
+
+def begin_session() -> None:
+    """Give this rank a session of its own, as torchrun does. Linux divides the processor among
+    sessions first (autogroup in sched(7)): ranks of one session, which wake each other, would wait
+    for a core that the processes of other sessions have."""
+    if os.getsid(0) == os.getpid():
+        return
+    with suppress(OSError):  # the parent is in another session, or has ended
+        if os.getpgrp() == os.getpid():  # mpirun's ranks lead a group, which setsid refuses
+            os.setpgid(0, os.getpgid(os.getppid()))
+        os.setsid()
 
 
 def die_with_parent(number: signal.Signals, parent: int) -> None:

@@ -4,6 +4,7 @@ nothing behind.
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,7 +20,7 @@ from .exit_protocol import RankEnd, process_text, read_ends
 from .output import LOG, Output
 from .processes import how_stopped, mapped_shared_memory, remove_shared_memory
 from .running_world import AT_ONCE_S, RunningWorld
-from .signals import SAVE_S, SIGNAL_STATUS
+from .signals import SAVE_S, SIGNAL_STATUS, set_handlers
 from .world_end import (
     RankFailure,
     WorldEnd,
@@ -58,7 +59,8 @@ def supervise(
     after the end of their run.
 
     A signal to this process (SIGINT, SIGTERM, SIGHUP) interrupts the ranks, which save what is
-    finished, and is raised again as KeyboardInterrupt or SystemExit once the world is gone.
+    finished, and is raised again as KeyboardInterrupt or SystemExit once the world is gone. SIGTSTP
+    (Ctrl-Z) suspends them with it.
     """
 
     def stop_here(number: int, frame: Any) -> None:
@@ -70,10 +72,12 @@ def supervise(
         for number in (signal.SIGTERM, signal.SIGHUP)
         if signal.getsignal(number) != signal.SIG_IGN
     ]
-    handlers = {number: signal.signal(number, stop_here) for number in numbers}
+    handlers = set_handlers(dict.fromkeys(numbers, stop_here))
     try:
         with output:
             supervisor = _Supervisor(start(), folder, ends_file, stopped_s, closing_s)
+            if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
+                handlers |= set_handlers({signal.SIGTSTP: supervisor.suspend})
             try:
                 supervisor.wait()
             except (KeyboardInterrupt, SystemExit) as stop:
@@ -82,8 +86,7 @@ def supervise(
             finally:
                 supervisor.close()
     finally:
-        for number, previous in handlers.items():
-            signal.signal(number, previous)
+        set_handlers(handlers)
     return supervisor.end()
 
 
@@ -199,6 +202,13 @@ class _Supervisor:
                 self._world.wait_for_end(SAVE_S)
             if self._world.status is None:
                 self._world.end(TERMINATE_S)
+
+    def suspend(self, number: int, frame: Any) -> None:
+        """The handler of SIGTSTP: a terminal does not reach the ranks, which have other
+        sessions."""
+        self._world.signal_ranks(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._world.signal_ranks(signal.SIGCONT)
 
     def close(self) -> None:
         """Leave nothing of the world behind, however it ended, also after a second Ctrl-C."""

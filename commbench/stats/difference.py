@@ -4,12 +4,14 @@
 A launch has its own placement, page colours and routes, which more repetitions inside it do not
 average out. So launches are what is compared:
 
-- With at least 3 launches per side the interval of the ratio decides. It is that of Hodges and
-  Lehmann, the inverted Mann-Whitney test (Lehmann, Nonparametrics, 2.6; in pairs: the signed-rank
-  test), exact for any distribution.
-- With fewer, a difference is stated for this run only: the intervals over visits must be disjoint
-  and, where the two come from different runs, further apart than launches of the same case usually
-  are.
+- With launches enough the Mann-Whitney test decides, exact for any distribution, at WINNER_ALPHA
+  for all cases together.
+- With fewer, a difference is stated for this run only: the medians must be as far apart as FAR
+  says, of launches or, with fewer than 3, of the visits of a run. Where the two come from different
+  runs, they must also be further apart than launches of the same case usually are.
+
+The interval of a ratio is that of Hodges and Lehmann, the inverted Mann-Whitney test (Lehmann,
+Nonparametrics, 2.6; in pairs: the signed-rank test).
 """
 
 from __future__ import annotations
@@ -29,10 +31,16 @@ from commbench.stats.series import Z95, Series
 NOISE_LAUNCHES = 4  # under identical conditions: two random halves of two
 ALPHA = 0.05
 LEVEL = 1 - ALPHA
+WINNER_ALPHA = 0.01  # that one of equal settings is called the fastest, in any of the cases
 # Below the exact 95 %, intervals are stretched about their middle. By simulation with normal,
-# exponential and two-level launches 3 against 3 then differ falsely in at most 4 % (10 % without),
-# and so do ranges of 3 visits.
+# exponential and two-level launches 3 against 3 then differ falsely in at most 4 % (10 % without).
 STRETCH = 1.5
+# The gap between two medians of so many values over the sum of their ranges, as logs, that equal
+# things exceed in at most 0.2 %: by simulation with normal, exponential, lognormal and heavy-tailed
+# noise. A confidence interval of 95 % counts as a range of more.
+FAR = {1: math.inf, 2: math.inf, 3: 2.0, 4: 1.0, 5: 0.75}
+FAR_OF_MORE = 0.6
+RANGE_OF_THREE = 0.75  # its level
 # One launch does not show how much launches differ: 8 B between two ranks on one machine moved by a
 # factor of 3. This factor is exceeded by 4 % of pairs of launches that vary by 30 % (standard
 # deviation of the logarithm).
@@ -60,27 +68,31 @@ class Measured:
         return self.median.value
 
 
-def differ(first: Measured, second: Measured) -> bool:
-    """Whether two times count as different by the rule above."""
-    if min(len(first.launches_s), len(second.launches_s)) >= FEW_LAUNCHES:
-        interval = ratio_interval(np.array(first.launches_s), np.array(second.launches_s))
-        return not interval.holds(1)
+def differ(first: Measured, second: Measured, cases: int = 1) -> bool:
+    """Whether two times count as different by the rule above, being one of so many cases."""
+    launches = len(first.launches_s), len(second.launches_s)
+    if are_enough(*launches, cases):
+        p_value = mann_whitney(np.array(first.launches_s), np.array(second.launches_s))
+        return p_value * cases <= WINNER_ALPHA
     fast, slow = sorted((first, second), key=lambda side: side.median_s)
+    gap = math.log(slow.median_s / fast.median_s)
+    if min(launches) >= FEW_LAUNCHES:
+        ranges = sum(math.log(max(side.launches_s) / min(side.launches_s)) for side in (fast, slow))
+        return gap > FAR.get(min(launches), FAR_OF_MORE) * ranges
+    if not (fast.median.is_known and slow.median.is_known):
+        return False
+    ranges = sum(math.log(side.median.high / side.median.low) for side in (fast, slow))
+    # a range of n values has the level 1 - 2^(1 - n); that of an older file is not known
+    level = min(side.median.level or RANGE_OF_THREE for side in (fast, slow))
+    values = 1 - math.floor(math.log2(1 - level)) if level < LEVEL else EXACT
     same_run = first.run_id is not None and first.run_id == second.run_id
-    least_ratio = 1.0 if same_run else LAUNCH_FACTOR
-    return _ends(fast)[1] < _ends(slow)[0] and slow.median_s > least_ratio * fast.median_s
+    least_gap = 0.0 if same_run else math.log(LAUNCH_FACTOR)
+    return gap > max(least_gap, FAR.get(values, FAR_OF_MORE) * ranges)
 
 
-def _ends(side: Measured) -> tuple[float, float]:
-    """The interval, stretched where its level is below 95 %."""
-    median = side.median
-    if not median.is_known:
-        return median.low, median.high
-    stretch = 1.0 if (median.level or 0.0) >= LEVEL else STRETCH
-    below, above = (
-        median.value * (end / median.value) ** stretch for end in (median.low, median.high)
-    )
-    return below, above
+def are_enough(first: int, second: int, cases: int) -> bool:
+    """Whether so many launches of two times can differ for certain in one of so many cases."""
+    return 2 * cases <= WINNER_ALPHA * outcomes(first, second)
 
 
 # ---------------------------------------------------------------- the interval of a ratio
@@ -134,16 +146,16 @@ def _critical(first: int, second: int, paired: bool) -> int:
 # ---------------------------------------------------------------- how many launches
 
 
-def launches_needed(cases: int, paired: bool = False) -> int:
+def launches_needed(cases: int, paired: bool = False, alpha: float = ALPHA) -> int:
     """Launches per side at which one of so many cases can be SLOWER or FASTER for certain: at
-    ALPHA, corrected for the number of cases. What one case takes, any verdict takes.
+    `alpha`, corrected for the number of cases. What one case takes, any verdict takes.
 
     Two sides that do not overlap have p = 2 / C(2 n, n) in the Mann-Whitney test, n pairs that all
     differ in the same direction 2 / 2^n in the signed-rank test; Holm's correction multiplies them
     by the number of cases.
     """
     launches = 1
-    while 2 * max(cases, 1) > ALPHA * outcomes(launches, launches, paired):
+    while 2 * max(cases, 1) > alpha * outcomes(launches, launches, paired):
         launches += 1
     return launches
 

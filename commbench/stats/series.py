@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,7 @@ MSER_TAIL = 5
 BINS = 32
 BIN_LOG = math.log(1.02)  # bins of the histogram and the least width: modes 5 % apart are one
 MODE_SHARE = 0.05  # least share of the repetitions in a mode
+FAR_SHARE = 0.1  # and in one of two that are far apart
 MEAN_GAP = 0.20  # relative gap between mean and median that asks for an explanation ...
 GROUP_SIZE = 5
 GROUP_LOG = math.log(2)  # ... which is so many repetitions beyond an empty stretch of factor 2
@@ -185,7 +187,28 @@ def steady(values: Series) -> bool:
 def multimodal(values: Series) -> bool:
     """Whether the times have several typical values, so that the median may represent none of
     them."""
-    return _far_group(values) or _dip(values)
+    return _far_group(values) or _valley(values) is not None
+
+
+class Modes(NamedTuple):
+    """Two typical times of a series: the medians of its faster and of its slower part, and the
+    share of the slower one."""
+
+    fast: float
+    slow: float
+    slow_share: float
+
+
+def far_modes(values: Series) -> Modes | None:
+    """The two typical times, where they are at least a factor of 2 apart and each has at least a
+    tenth of the repetitions; None elsewhere."""
+    split = _valley(values)
+    if split is None:
+        return None
+    slow = values[values > split]
+    modes = Modes(median_of(values[values <= split]), median_of(slow), slow.size / values.size)
+    is_far = modes.slow >= math.exp(GROUP_LOG) * modes.fast
+    return modes if is_far and FAR_SHARE <= modes.slow_share <= 1 - FAR_SHARE else None
 
 
 def mser5_cut(values: Series) -> int:
@@ -245,8 +268,8 @@ def _far_group(values: Series) -> bool:
     return bool((np.diff(np.log(slow / median))[: 1 - GROUP_SIZE] > GROUP_LOG).any())
 
 
-def _dip(values: Series) -> bool:
-    """Whether the log histogram has a valley that chance does not explain.
+def _valley(values: Series) -> float | None:
+    """The deepest valley of the log histogram that chance does not explain.
 
     Of the central 96 %, so that no outlier squeezes all modes into one bin; bins at least 3 clock
     ticks wide, which would make a comb of any series. Windows of 3 bins, least of them below half
@@ -255,7 +278,7 @@ def _dip(values: Series) -> bool:
     """
     low, high = np.quantile(values, [0.02, 0.98], method="nearest")
     if low <= 0:
-        return False
+        return None
     logs = np.log(values[(values >= low) & (values <= high)] / low)
     tick = float(np.min(np.diff(np.unique(logs)), initial=math.inf))
     width = max(BIN_LOG, float(logs.max()) / BINS, 3 * tick)
@@ -264,4 +287,8 @@ def _dip(values: Series) -> bool:
     peaks = np.minimum(np.maximum.accumulate(windows), np.maximum.accumulate(windows[::-1])[::-1])
     deep = (windows < peaks / 2) & (peaks - windows > 3 * np.sqrt(peaks + windows))
     left = np.cumsum(np.pad(counts, (0, 2))) / logs.size
-    return bool((deep & (np.minimum(left, 1 - left) >= MODE_SHARE)).any())
+    valleys = np.flatnonzero(deep & (np.minimum(left, 1 - left) >= MODE_SHARE))
+    if not valleys.size:
+        return None
+    deepest = valleys[np.argmin((windows / peaks)[valleys])]
+    return float(low * math.exp((deepest - 0.5) * width))  # the middle of the window

@@ -10,6 +10,7 @@ FALSE_CHANGES = 1e-4  # watch: of turns without a change, by days that differ al
 TOLERATED_LOSS = 0.05  # accept: a loss that does not FAIL
 LARGEST_UNSEEN = 0.30  # accept: no PASS where a larger loss could not be seen
 GUIDELINE_MARGIN = 0.05  # smaller ones are real, as of other addresses, but nothing to mend
+WAITED_SHARE = 0.05  # of the measured time in which a rank was ready but had no core
 SLOW_FACTOR = 1.2  # of a pair's median over that of the others of its class
 UNCERTAIN_SLOW_FACTOR = 2.0  # of a pair whose median is in doubt
 SLOW_SPREADS = 3.0  # and by how many spreads of its class

@@ -161,6 +161,23 @@ def test_tasks_that_srun_deals_out_node_by_node(
     assert set(run.cases.status) == {"ok"} and set(run.cases.wrong_elements) == {0}
 
 
+def test_a_heterogeneous_step_is_one_world(slurm: SlurmCluster, world: Callable[..., Any]) -> None:
+    step = ("srun", "--het-group=0,1", "python", "-m", "commbench")
+    inside = slurm.command("salloc", "--quiet", "-n1", ":", "-n1", *step)
+    check(world(*inside, "backend=gloo", *SHORT), "srun", [[0], [1]])
+
+
+def test_a_rank_0_that_is_not_on_the_first_node_says_so_at_once(
+    slurm: SlurmCluster, tmp_path: Path, world: Callable[..., Any]
+) -> None:
+    placed = tmp_path / "hosts"
+    placed.write_text("n02\nn01\n")
+    step = ("srun", "--kill-on-bad-exit=1", "-n2", "-m", "arbitrary", "python", "-m", "commbench")
+    environment = ("env", f"SLURM_HOSTFILE={placed}")
+    run = world(*slurm.command(*environment, *step), "backend=gloo", *SHORT, status=143)
+    assert "rank 0 is on n02, but ranks meet on the first node, n01" in run.stderr
+
+
 def test_mpirun_of_open_mpi_4_reads_the_allocation(
     slurm: SlurmCluster, world: Callable[..., Any]
 ) -> None:

@@ -76,11 +76,7 @@ def test_results_land_in_the_volume() -> None:
 
 
 def test_the_image_has_what_a_wheel_needs() -> None:
-    folders = {
-        line.strip().split("=")[-1].strip()
-        for line in SETUP["options"]["package_dir"].split("\n")
-        if line
-    }
+    folders = {"commbench", "conf"}  # a link in the first leads to the second
     files = {
         SETUP["metadata"]["license_files"],
         SETUP["metadata"]["long_description"].removeprefix("file: "),

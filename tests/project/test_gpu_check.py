@@ -31,7 +31,7 @@ from commbench.runtime.control import hosted_world
 sys.path.insert(0, str(TOOLS / "gpu"))
 
 import judge
-from machine import environment, gpu_count, importable, removed
+from machine import environment, gpu_count, removed
 from parts import CALLS, NEWER_NCCL, Part
 
 TOOL = TOOLS / "gpu"
@@ -177,7 +177,7 @@ def test_variables_that_change_what_a_part_sees_are_removed(
     spoiling = ["NCCL_DEBUG_FILE", "NCCL_P2P_DISABLE", "RANK", "SLURM_PROCID"]
     for name in (*spoiling, "NCCL_SOCKET_IFNAME", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.setenv(name, "1")
-    known = environment(tmp_path)
+    known = environment()
     assert not known.keys() & {*spoiling} and set(spoiling) <= set(removed())
     assert known["NCCL_SOCKET_IFNAME"] == known["CUDA_VISIBLE_DEVICES"] == "1"
 
@@ -233,7 +233,7 @@ def test_parts_with_several_ranks_on_one_gpu_ask_for_it() -> None:
 @pytest.mark.parametrize("name", ["clocks", pytest.param("lifetime", marks=pytest.mark.long)])
 def test_a_probe_runs_to_its_end(name: str, tmp_path: Path) -> None:
     """On stand-ins for CuPy and NCCL; its times are not judged here."""
-    known = environment(importable(tmp_path / "site"))
+    known = environment()
     stand_ins = shown_to_cupy(tmp_path, 1)
     path = os.pathsep.join([stand_ins["PYTHONPATH"], known["PYTHONPATH"]])
     done = subprocess.run(

@@ -117,11 +117,23 @@ def test_a_time_line_does_not_join_what_was_not_measured() -> None:
     assert np.isnan(drawn).tolist() == [False, False, False, True, False, False]
 
 
-def test_a_histogram_counts_from_zero() -> None:
+def test_a_bin_of_a_histogram_is_around_its_number() -> None:
+    """1.6 is 16 * 0.1 only almost, as are all ends of intervals."""
     with figure("times") as (_, (axes,)):
-        histogram(axes, [0.0, 0.05, 0.31, float("nan")], "s", width=0.1)
-        assert [patch.get_height() for patch in axes.patches][:4] == [2, 0, 0, 1]
-        assert axes.get_ylabel() == "of 3"
+        histogram(axes, [0.1, 3 * 0.1, 0.3, 1.6, float("nan")], "s", width=0.1)
+        counts = {round(bar.get_x() + 0.05, 2): bar.get_height() for bar in axes.patches}
+        assert {at: count for at, count in counts.items() if count} == {0.1: 1, 0.3: 2, 1.6: 1}
+        assert axes.get_ylabel() == "of 4"
+
+
+def test_decimal_sizes_are_ticks_where_they_are_few() -> None:
+    sizes = [40.0 * 10**power for power in range(7)]
+    with figure("sizes") as (made, (axes,)):
+        axes.plot(sizes, sizes)
+        byte_axis(axes, sizes)
+        made.canvas.draw()
+        ticks = [label.get_text() for label in axes.get_xticklabels()]
+    assert ticks == ["40 B", "400 B", "4 kB", "40 kB", "400 kB", "4 MB", "40 MB"]
 
 
 def test_bars_start_at_zero_and_say_their_number() -> None:

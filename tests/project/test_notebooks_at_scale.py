@@ -129,7 +129,8 @@ def soaks(tmp_path: Path, pairs: Sequence[str]) -> dict[str, str]:
     rows, counters = [], []
     for number, (run, pair, used, intervals) in enumerate(kinds):
         more = {"timing": "soak", "pair": pair, "backend": "tcp", "backend_options": used}
-        rows += rows_of("p2p_bandwidth", "4x1", [run], (262144,), window=64, **more)
+        ramp = {"end_gb_per_s": 1.0, "first_second_gb_per_s": 0.5, "full_speed_s": 0.1 * number}
+        rows += rows_of("stream", "4x1", [run], (262144,), streams=1, **more, **ramp)
         for at in range(intervals):
             place = {"run_id": run, "case_id": str(number), "rank": 0, "t_ns": at * 10**8}
             values = {"repetitions": 90.0 + number + at, "busy_s": 0.1, "median_s": 1e-3}

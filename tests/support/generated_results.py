@@ -135,6 +135,7 @@ def row(
         "algbw_gb_per_s": size / median / 1e9,
         "limit_gb_per_s": 12.5,
         "limit_name": "100 Gb/s",
+        "limit_kind": "network",
         "efficiency": size / median / 12.5e9,
     }
 

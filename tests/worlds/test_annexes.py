@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from places import ROOT
 from uninstalled import packages_without_commbench
 
 import commbench
@@ -26,7 +25,6 @@ def without_annexes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     copy = folder / "tree" / "commbench"
     ignored = shutil.ignore_patterns("__pycache__", *ANNEXES)
     shutil.copytree(Path(commbench.__file__).parent, copy, ignore=ignored)
-    shutil.copytree(ROOT / "conf", copy / "conf")
     return {**os.environ, "PYTHONPATH": f"{copy.parent}{os.pathsep}{packages}"}
 
 

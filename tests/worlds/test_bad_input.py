@@ -24,6 +24,7 @@ from commbench.runtime import exit_protocol, launch
 
 Refused = Callable[[str], list[str]]
 TORCHRUN_0 = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+TORCHRUN_0 |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 TORCHRUN_1 = TORCHRUN_0 | {"RANK": "1", "LOCAL_RANK": "1"}
 MPIRUN_0 = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0"}
 SBATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_JOB_ID": "7"}
@@ -179,7 +180,7 @@ ONE_LINE = {
     "plan=maybe": "plan=maybe is neither true nor false",
     "in_place=2": "in_place=2 is neither true nor false",
     "bind=foo": "bind=foo is unknown; allowed: auto, core, numa, none",
-    "sync=foo": "sync=foo is unknown; allowed: barrier, clock, none",
+    "sync=foo": "sync=foo is unknown; allowed: barrier, none",
     "cache=foo": "cache=foo is unknown; allowed: auto, warm, rotate",
     "engine=foo": "engine=foo is unknown; allowed: auto, python, native",
     "engine=[]": "engine=[] measures nothing",
@@ -500,14 +501,19 @@ def test_a_sweep_inside_a_world_lists_its_jobs(
 ) -> None:
     enter(TORCHRUN_0, monkeypatch)
     first, *jobs = refused("-m backend=gloo,mpi sizes=[8],[16]")
-    assert (
-        "a sweep starts its own ranks, but a launcher has started these 2; run these one by one:"
-        in first
-    )
+    assert "but a launcher has started these 2; start each with that launcher:" in first
     expected = {
-        f"backend={backend} 'sizes=[{size}]'" for backend in ("gloo", "mpi") for size in (8, 16)
+        f"commbench backend={backend} 'sizes=[{size}]'"
+        for backend in ("gloo", "mpi")
+        for size in (8, 16)
     }
     assert {job.strip() for job in jobs} == expected
+    _, *jobs = refused("-m cuda_ipc=on,off backend=gloo output=r")
+    assert [job.strip() for job in jobs] == [
+        "commbench cuda_ipc=on backend=gloo output=r",
+        "commbench cuda_ipc=off backend=gloo output=r",
+        "commbench compare r --by cuda_ipc=on:off",
+    ]
 
 
 @pytest.mark.parametrize(

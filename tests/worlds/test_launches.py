@@ -31,11 +31,9 @@ def repetition_medians_s(case: pd.Series[Any], samples: pd.DataFrame) -> list[fl
     return list((slowest / case.operations_per_sample).groupby(level="visit").median())
 
 
-@pytest.mark.parametrize(
-    ("visits", "interval_of"), [(2, "visits"), pytest.param(5, "launches", marks=LONG)]
-)
+@pytest.mark.parametrize("visits", [2, pytest.param(5, marks=LONG)])
 def test_a_second_launch_is_a_fresh_world_and_the_row_is_over_the_visits_of_both(
-    world: Callable[..., Any], visits: int, interval_of: str
+    world: Callable[..., Any], visits: int
 ) -> None:
     run = world(
         "commbench",
@@ -48,7 +46,7 @@ def test_a_second_launch_is_a_fresh_world_and_the_row_is_over_the_visits_of_both
     launches = list(case.visit_launches)
     assert case.visits == len(launches) >= 2 * visits
     assert launches == sorted(launches) and min(launches.count(0), launches.count(1)) >= visits
-    assert case.interval_of == interval_of and case.stop_reason != "interrupted"
+    assert case.interval_of == "visits" and case.stop_reason != "interrupted"
     assert repetition_medians_s(case, run.samples) == pytest.approx(list(case.visit_medians_s))
     assert case.median_s == pytest.approx(float(np.median(case.visit_medians_s)))
     measured = run.samples[(run.samples.phase == "measure") & (run.samples["rank"] == 0)]
@@ -78,13 +76,25 @@ def test_a_second_launch_is_a_fresh_world_and_the_row_is_over_the_visits_of_both
     assert not list(run.output.rglob("parts")), "merged after each launch"
 
 
-def test_a_world_that_commbench_does_not_start_is_one_launch(tmp_path: Path) -> None:
-    folder = commbench.run(
-        "backend=simulated", "writer=parquet", f"output={tmp_path}", *WORDS, "timing.visits=2"
-    )
-    (case,) = commbench.load(folder).to_dict("records")
-    assert (case["visits"], set(case["visit_launches"])) == (2, {0.0})
-    assert (load_run(folder)["launches"]["planned"], load_run(folder)["status"]) == (1, "done")
+def test_a_simulated_run_makes_all_its_launches_and_each_has_noise_of_its_own(
+    tmp_path: Path,
+) -> None:
+    def visit_medians_s(*words: str) -> list[float]:
+        folder = commbench.run(
+            *("backend=simulated", "backend.model.noise=0.1", "benchmark=all_reduce", "sizes=[8]"),
+            *("timing=rigorous", "timing.pass_s=0", "timing.target=0.9"),
+            *("writer=parquet", f"output={tmp_path}", *words),
+        )
+        (case,) = commbench.load(folder).to_dict("records")
+        began = load_run(folder)["launches"]["began"]
+        assert (case["visits"], len(began), load_run(folder)["status"]) == (18, 6, "done")
+        assert list(case["visit_launches"]) == [launch for launch in range(6) for _ in range(3)]
+        assert (case["interval_of"], case["interval_level"]) == ("launches", 0.96875)
+        return list(case["visit_medians_s"])
+
+    first, same, other = (visit_medians_s(*words) for words in ((), (), ("seed=1",)))
+    assert first == same
+    assert len({*first}) > 12 and len({*first, *other}) > 24
 
 
 @LONG

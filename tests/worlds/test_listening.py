@@ -179,7 +179,7 @@ def bound(store: object, port: int) -> set[str]:
 
 
 @pytest.mark.parametrize("torch", [True, False])
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", *outer()[:1]])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", *outer()[:1]])
 def test_a_given_meeting_point_is_all_that_rank_0_listens_at(host: str, torch: bool) -> None:
     port = free_port()
     store = rendezvous.store_at(host, port, owner=True, torch=torch)

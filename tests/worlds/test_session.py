@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from processes import free_port, until
 
 import commbench
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
+from commbench.hardware.host import core_wait_s
 from commbench.measure.recorder import Recorder
 from commbench.results.columns import SCHEMA_VERSION
 from commbench.results.load import find_runs, load_run
@@ -265,7 +267,7 @@ def test_expectations_decide_the_exit_status(
 
 
 def test_a_plan_starts_nothing(world: Callable[..., Any]) -> None:
-    run = world("commbench", "benchmark=all", "layout=4x8", "plan=true")
+    run = world("commbench", "benchmark=all", "layout=4x8", "plan=true", status=2)
     assert "nothing was started" in run.stdout and "MiB" in run.stdout
     assert not run.output.exists()
 
@@ -319,6 +321,25 @@ def test_results_are_readable_while_the_run_goes_on(tmp_path: Path, warm_executa
             time.sleep(0.05)
     seen.add(len(commbench.load(tmp_path)))
     assert any(0 < count < 4 * 22 for count in seen) and max(seen) == 4 * 22
+
+
+def test_ranks_that_share_a_core_with_each_other_and_a_busy_loop_wait_for_it(
+    world: Callable[..., Any],
+) -> None:
+    if isnan(core_wait_s()):
+        pytest.skip("this kernel does not count it")
+    soak = ("timing=soak", "timing.duration_s=0.5")
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as loop:
+            run = world("commbench", "backend=mpi", "benchmark=all_reduce", "sizes=[8]", *soak)
+            loop.kill()
+    finally:
+        os.sched_setaffinity(0, cores)
+    (row,) = run.cases.to_dict("records")
+    assert row["core_wait_share"] > 0.3 and "waited" in row["warnings"]
+    assert "ranks of mpi waited for a core" in run.stdout
 
 
 @pytest.mark.long

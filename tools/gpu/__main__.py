@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from machine import environment, gpu_count, importable, removed
+from machine import environment, gpu_count, removed
 from parts import CALLS, Part
 
 GRACE_S = 3.0
@@ -193,7 +193,7 @@ def run(parts: Sequence[Part], folder: Path, archive: Path | None, total_s: floa
     begin_s = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     archive = archive or folder / "gpu-check.tar.gz"
-    env = environment(importable(folder / "site"))
+    env = environment()
     (folder / "removed.txt").write_text("\n".join(removed()))
     clocks = watch_clocks(folder / "smi.csv")
     try:

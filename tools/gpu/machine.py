@@ -34,28 +34,6 @@ def gpu_count() -> int | str:
     return count.value or "the NVIDIA driver shows no GPU"
 
 
-def importable(folder: Path) -> Path:
-    """A folder for PYTHONPATH with commbench and its conf/ as if they were installed, of this
-    checkout only."""
-    package = folder / "commbench"
-    package.mkdir(parents=True, exist_ok=True)
-    sources = {
-        path.name: path for path in (ROOT / "commbench").iterdir() if path.name != "__pycache__"
-    }
-    sources["conf"] = ROOT / "conf"
-    for link in [
-        path
-        for path in package.iterdir()
-        if path.is_symlink() and path.readlink() != sources.get(path.name)
-    ]:
-        link.unlink()  # of another checkout, or of a module that is gone
-    for name, source in sources.items():
-        link = package / name
-        if not link.is_symlink():
-            link.symlink_to(source)
-    return folder
-
-
 def removed() -> list[str]:
     """The variables of this environment that the parts do not get."""
     return sorted(
@@ -63,9 +41,9 @@ def removed() -> list[str]:
     )
 
 
-def environment(folder: Path) -> dict[str, str]:
+def environment() -> dict[str, str]:
     """The environment of all parts: commbench from this source tree, without `removed()`."""
     without = removed()
     kept = {name: value for name, value in os.environ.items() if name not in without}
-    parts = (str(folder), str(TOOL / "plugins"), kept.get("PYTHONPATH", ""))
+    parts = (str(ROOT), str(TOOL / "plugins"), kept.get("PYTHONPATH", ""))
     return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, parts))}

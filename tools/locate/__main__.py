@@ -25,7 +25,6 @@ from commbench.core.layout import Layout
 
 RUNS = 100
 SPREADS = (0.02, 0.05)
-SWITCH = 16  # nodes
 BANDWIDTH = (SENDS, RECEIVES)
 COLUMNS = (
     "planted",
@@ -43,7 +42,7 @@ HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
 @dataclass(frozen=True)
 class World:
     """`factor` is how much longer the planted nodes take, 0 for as much as a run could see.
-    `is_bad` says whether they must be named."""
+    `is_bad` says whether they must be named, `is_switch` whether they are a named switch."""
 
     planted: str
     layout: str
@@ -51,6 +50,7 @@ class World:
     factor: float = 1.1
     aspects: tuple[int, ...] = BANDWIDTH
     is_bad: bool = True
+    is_switch: bool = False
 
     @property
     def names(self) -> str:
@@ -59,11 +59,11 @@ class World:
 
     @property
     def cluster(self) -> Cluster | None:
-        """Where the switches are named."""
-        if self.nodes != SWITCH:
+        """Where the switches are named: each has as many nodes as the planted one."""
+        if not self.is_switch:
             return None
         nodes = Layout.parse(self.layout).nodes
-        return Cluster(nodes, 1, tuple(f"leaf{node // SWITCH}" for node in range(nodes)))
+        return Cluster(nodes, 1, tuple(f"leaf{node // self.nodes}" for node in range(nodes)))
 
 
 SEEN = "one node, by what the run could see"
@@ -74,7 +74,16 @@ WORLDS = (
     World("one node, 6 %", "128x1", factor=1.06, is_bad=False),
     World("one direction of one node, 10 %", "128x1", aspects=(RECEIVES,)),
     World("two nodes, 10 %", "128x1", nodes=2),
-    World(f"a named switch of {SWITCH}, 10 %", "128x1", nodes=SWITCH),
+    World("a named switch of 16, 10 %", "128x1", nodes=16, is_switch=True),
+    *(
+        World("one of two named switches, 15 %", f"{2 * nodes}x1", nodes, 1.15, is_switch=True)
+        for nodes in (4, 8, 32)
+    ),
+    *(
+        World("one of three named switches, 15 %", f"{3 * nodes}x1", nodes, 1.15, is_switch=True)
+        for nodes in (3, 8)
+    ),
+    *(World("half of the nodes, 15 %", f"{2 * nodes}x1", nodes, 1.15) for nodes in (4, 8, 32)),
     *(World("nothing", layout, nodes=0) for layout in ("3x2", "8x1")),
     *(
         World(DOUBLED, layout, factor=2.0)

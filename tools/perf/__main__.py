@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from busy import claims_busy
 from claim import MIB, Claim, Skipped, run
 from engines import claims_gloo, claims_mpi, claims_replay
 from growth import claims_growth
@@ -103,6 +104,7 @@ SECTIONS: dict[str, Callable[[], list[Claim]]] = {
     "mpich": lambda: claims_mpi("mpich"),
     "gloo": claims_gloo,
     "replay": claims_replay,
+    "busy": claims_busy,
     "memory": claims_memory,
     "loopback": claims_loopback,
     "link": claims_link,

@@ -32,8 +32,7 @@ def build(target: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
         site = Path(name) / "site"
         source = Path(name) / "source"  # a build leaves a folder in its tree
-        for part in ("commbench", "conf"):
-            shutil.copytree(ROOT / part, source / part)
+        shutil.copytree(ROOT / "commbench", source / "commbench")
         for file in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(ROOT / file, source)
         install(site, str(source), *PURE)

@@ -7,8 +7,9 @@ import mmap
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ LINE_BYTES = 64
 GUARD_BYTES = 8
 SENTINEL = 0xA5  # as an element of any type far from the small positive integers of patterns
 CHUNK_BYTES = 1 << 20  # patterns are written and compared in pieces of this size
+PART_BYTES = 8 * CHUNK_BYTES  # of device memory that the host fills or checks at once
 ZEROS = np.zeros(PERIOD, dtype=np.int64)
 
 
@@ -49,6 +51,11 @@ def slot_bytes(spec: BufferSpec) -> int:
 def buffer_bytes(spec: BufferSpec, pool: int) -> int:
     """The memory of a buffer with `pool` copies of its slots."""
     return slot_bytes(spec) * spec.slots * pool
+
+
+def host_bytes(spec: BufferSpec, pool: int) -> int:
+    """The host memory of a device buffer while it is written or checked."""
+    return 2 * min(PART_BYTES, buffer_bytes(spec, pool))
 
 
 def largest_bytes(cases: Iterable[Planned], rank: int) -> int:
@@ -198,9 +205,22 @@ class Allocation(Protocol):
     def download(self, offset: int, size: int) -> NDArray[np.uint8]: ...
 
 
+class Part(NamedTuple):
+    """Some whole copies of a device buffer, or elements of one slot: where it begins, its bytes,
+    the host buffer that can hold it, and its first element in a copy."""
+
+    offset: int
+    size: int
+    spec: BufferSpec
+    copies: int
+    begin: int
+
+    def of(self, pattern: Pattern) -> Pattern:
+        return pattern.part(self.begin, self.spec.count * self.spec.slots)
+
+
 class DeviceBuffer(AddressedBuffer):
-    """See Buffer. To write or check it, the host needs memory for one copy, or for 1 MiB of smaller
-    copies."""
+    """See Buffer. To write or check it, the host holds a part of PART_BYTES, twice at most."""
 
     def __init__(self, spec: BufferSpec, pool: int, allocate: Callable[[int], Allocation]) -> None:
         """`allocate` takes the number of bytes; it raises MemoryError."""
@@ -210,20 +230,49 @@ class DeviceBuffer(AddressedBuffer):
         self.write(None)
 
     def write(self, pattern: Pattern | None) -> None:
-        host = HostBuffer(self.spec, min(self.pool, max(1, CHUNK_BYTES // self.copy_bytes)))
-        host.write(pattern)
-        for copy in range(0, self.pool, host.pool):
-            self.allocation.upload(
-                self.offset(copy=copy), host.raw[: (self.pool - copy) * self.copy_bytes]
-            )
+        for part, host in self._parts_on_host(self.pool):
+            host.write(None)
+            if pattern is not None:
+                host.write(part.of(pattern))
+            self.allocation.upload(part.offset, host.raw[: part.size])
 
     def count_wrong(self, pattern: Pattern, copies: int = 1) -> int:
-        host = HostBuffer(self.spec)
         wrong = 0
-        for copy in range(min(copies, self.pool)):
-            host.raw[:] = self.allocation.download(self.offset(copy=copy), self.copy_bytes)
-            wrong += host.count_wrong(pattern)
+        for part, host in self._parts_on_host(min(copies, self.pool)):
+            host.raw[: part.size] = self.allocation.download(part.offset, part.size)
+            host.raw[part.size :] = SENTINEL
+            wrong += host.count_wrong(part.of(pattern), part.copies)
         return wrong
+
+    def _parts_on_host(self, copies: int) -> Iterator[tuple[Part, HostBuffer]]:
+        """The parts of the first copies, with host memory that may hold another part's bytes."""
+        host: HostBuffer | None = None
+        for part in self._parts(copies):
+            if host is None or (host.spec, host.pool) != (part.spec, part.copies):
+                host = HostBuffer(part.spec, part.copies)
+            yield part, host
+
+    def _parts(self, copies: int) -> Iterator[Part]:
+        if self.copy_bytes <= PART_BYTES:
+            most = PART_BYTES // self.copy_bytes
+            for copy in range(0, copies, most):
+                own = min(most, copies - copy)
+                yield Part(self.offset(copy=copy), own * self.copy_bytes, self.spec, own, 0)
+            return
+        spec = self.spec
+        most = PART_BYTES // self.dtype.itemsize
+        for copy, slot, first in product(
+            range(copies), range(spec.slots), range(0, spec.count, most)
+        ):
+            count = min(most, spec.count - first)
+            guard_bytes = GUARD_BYTES if first + count == spec.count else 0
+            yield Part(
+                self.offset(slot, copy) + first * self.dtype.itemsize,
+                count * self.dtype.itemsize + guard_bytes,
+                replace(spec, count=count, slots=1),
+                1,
+                slot * spec.count + first,
+            )
 
 
 class CheckedBuffers:

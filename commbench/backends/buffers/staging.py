@@ -16,7 +16,7 @@ from typing import Any
 
 from commbench.core import program as steps
 from commbench.core.errors import Unsupported
-from commbench.core.program import BufferSpec, Program, Step, View
+from commbench.core.program import PINNED, BufferSpec, Program, Step, View
 from commbench.core.protocols import Buffer
 from commbench.core.units import about_bytes
 from commbench.hardware.sources import mapped_files
@@ -58,8 +58,8 @@ def staged_program(program: Program, rank: int) -> Program:
         staged += [steps.Copy(_staging_view(view), view) for view in received]
     operations = map(steps.operation_of, chain.from_iterable(parts.values()))
     used = {view.buffer for step in operations for view in _views(step).values()}
-    staging = (replace(spec, name=spec.name + SUFFIX) for spec in program.buffers)
-    buffers = (*program.buffers, *(spec for spec in staging if spec.name in used))
+    twins = (replace(spec, name=spec.name + SUFFIX, memory=PINNED) for spec in program.buffers)
+    buffers = (*program.buffers, *(spec for spec in twins if spec.name in used))
     staged_parts: dict[str, Any] = {name: tuple(staged) for name, staged in parts.items()}
     return replace(program, buffers=buffers, **staged_parts)
 

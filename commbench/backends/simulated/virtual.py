@@ -60,11 +60,7 @@ class VirtualRunner:
         self._now_s = 0.0
         self._done = 0  # repetitions
 
-    def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        if starts is not None:
-            raise Unsupported(
-                "the simulated engine does not take start instants: its ranks all begin together"
-            )
+    def __call__(self, n: int) -> NDArray[np.int64]:
         payload = Payload(self._buffers, copies=min(n, self._pool))
         world = VirtualWorld(self._model, self._nodes, payload)
         times = world.run(self._programs, self._delays(n)) * self._noise_factors(n)

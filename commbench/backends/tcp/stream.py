@@ -63,7 +63,7 @@ class StreamRunner:
         self._lanes = (*outgoing.lanes, *incoming.lanes)
         self._repetition_bytes = writes * len(self._lanes[0].message)
 
-    def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+    def __call__(self, n: int) -> NDArray[np.int64]:
         with measured_calls(), wake_up() as wake:
             self._enter.function(*self._enter.args)
             sent, received = (Marks(n, self._repetition_bytes, self.progress) for _ in range(2))

@@ -211,7 +211,7 @@ def newest_runs(records: Sequence[Record]) -> dict[Stage, list[Record]]:
     staged = [record for record in records if stage_of(record) is not None]
     if not staged:
         return {}
-    newest = max(staged, key=lambda record: str(record.get("started_at")))
+    newest = max(staged, key=lambda record: str(record.get("run_id")))
     own = [record for record in staged if record.get("sweep_id") == newest.get("sweep_id")]
     by_stage = grouped(own, stage_of)
     return {stage: by_stage[stage] for stage in STAGES if stage in by_stage}

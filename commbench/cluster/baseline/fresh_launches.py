@@ -90,11 +90,15 @@ class FreshLaunch:
 
 
 def launched(
-    jobs: Sequence[Job], output: Path, words: Sequence[str], config_dir: str | None
+    jobs: Sequence[Job],
+    output: Path,
+    words: Sequence[str],
+    config_dir: str | None,
+    after: str = "",
 ) -> FreshLaunch:
     """Run jobs one after the other, each in a fresh world and with further words; a broken one
-    loses only its own cases."""
-    folder = Path(new_folder(str(output)))
+    loses only its own cases. `after`: the name of a run that came before."""
+    folder = Path(new_folder(str(output), after))
     own = [*words, f"output={quoted(folder)}"]
     status = max(run_launch([*job.overrides, *own], config_dir) for job in jobs)
     runs = {run: load_run(run) for run in find_runs(folder)}

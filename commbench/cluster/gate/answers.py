@@ -107,7 +107,7 @@ def loss_text(ratio: float) -> str:
 
 def is_impossible(row: Row) -> bool:
     """Whether the rate is above what the hardware can carry."""
-    return "impossible" in warnings_of(row) or (row.get("efficiency") or 0) > 1
+    return "impossible" in warnings_of(row)
 
 
 def above_limit(row: Row) -> str:

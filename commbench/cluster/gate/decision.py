@@ -206,7 +206,8 @@ def _not_slower(case: GateCase, comparison: Comparison, rules: GateRules) -> tup
     if comparison.suspect_ratio > 1 + LARGEST_UNSEEN:
         unseen = f"a loss below {loss_text(comparison.suspect_ratio)} is not seen"
         disturbed = _disturbed(case, rules)
-        return "UNDECIDED", f"{disturbed or 'healthy launches vary too much'}: {unseen}"
+        vary = f"{disturbed or 'healthy launches vary too much'}: {unseen}"
+        return "UNDECIDED", f"{vary}; more of them: commbench baseline add"
     new = plural(len(case.new), "launch", "launches")
     if len(case.new) < LEAST_TO_PASS or not comparison.ratio.is_known:
         return "UNDECIDED", f"{new} can't show a loss that comes and goes: measure {LEAST_TO_PASS}"

@@ -107,11 +107,12 @@ def _basis(store: Path, keys: Container[StoreKey], cases: Sequence[GateCase]) ->
 def _rule_sentences(answers: Sequence[CaseAnswer], rules: GateRules) -> Iterator[str]:
     if all(each.comparison is None for each in answers):
         return
+    margin = f"{100 * rules.margin:g} %"
     yield (
-        f"FAIL: slower for certain, by more than {100 * rules.margin:g} %; at most"
-        f" {100 * rules.false_alarms:g} % of healthy suites have such a case. SUSPECT: slower by"
-        f" more than {100 * rules.margin:g} % and {SUSPECT_SPREADS:g} spreads of the healthy"
-        " launches, but not for certain."
+        f"A case that is slower for certain, by more than {margin}, is FAIL; at most"
+        f" {100 * rules.false_alarms:g} % of healthy suites have one. A case is SUSPECT that is"
+        f" slower by more than {margin} and {SUSPECT_SPREADS:g} spreads of the healthy launches,"
+        " but not for certain."
     )
 
 

@@ -1,7 +1,8 @@
 """Which nodes are slow, from the times of pairs of nodes that meet in rounds.
 
-A node's value is the lower quartile of the logs of its times, over that of the median node: what
+A node's value is the lower quartile of the logs of its times, over that of the typical node: what
 it sends, what it receives, and its latency. A slow partner makes a few of them slow and none fast.
+So nodes that are faster than the typical one show that most are slow.
 The bounds of a quartile are order statistics, which hold for any distribution of the noise (David
 and Nagaraja, Order Statistics, 7.1).
 
@@ -30,8 +31,9 @@ ASPECTS: tuple[Aspect, ...] = ("sends", "receives", "latency")
 SENDS, RECEIVES, LATENCY = range(3)
 METRICS = {"bandwidth": [SENDS, RECEIVES], "latency": [LATENCY]}
 SURE_SHARE = 0.6  # of `slowdown`: what a bad node exceeds for sure
-LEAST_PAIRS = 8  # of nodes in a case, from which on their quartile says what all of them share
-LEAST_OF_CLASS = 16  # times within switches, or between them, likewise
+TYPICAL_SHARE = 0.4  # of the ranks are faster than the typical one
+LEAST_PAIRS = 8  # of nodes in a case, from which on they say what all of them share
+SIMILAR_ERROR = 1.1  # of two explanations of the same times: noise decides between them
 LEAST_GROUP = 3  # nodes of a switch: two slow ones do not tell a slow switch
 BAD_SHARE = 0.75  # of the nodes of a switch: from which on the switch is bad
 
@@ -49,6 +51,11 @@ class Cluster:
     def partners(self) -> int:
         """How many others a rank meets of which each may be slow by itself."""
         return self.nodes - 1 if self.nodes > 2 else self.ranks
+
+    @property
+    def unseen(self) -> int:
+        """From so many slow nodes on none is seen: too few partners of the others are fast."""
+        return math.ceil(2 / 3 * self.nodes)
 
     @property
     def widening(self) -> float:
@@ -105,14 +112,16 @@ class Excess:
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """`is_bad` and `is_undecided` [aspects, ranks] with the evidence for them. `could_see` has the
-    smallest slowdown of each metric that is named in 95 % of such runs; `further_visits` are those
-    that each node needs after the first rounds."""
+    """`is_bad` and `is_undecided` [aspects, ranks] with the evidence for them; `is_outpaced`
+    [aspects]: a quarter of the ranks is faster than the typical one. `could_see` has the smallest
+    slowdown of each metric that is named in 95 % of such runs; `further_visits` are those that each
+    node needs after the first rounds."""
 
     cluster: Cluster
     excess: Excess
     is_bad: Flags
     is_undecided: Flags
+    is_outpaced: Flags
     could_see: dict[str, float]
     further_visits: int
 
@@ -148,24 +157,36 @@ def findings_of(
     """What the first rounds say about each rank, and the further ones about suspects."""
     slow = math.log1p(slowdown)
     sure = math.log1p(SURE_SHARE * slowdown)
-    table = _table(first, cluster)
-    screened = _excess(table, cluster, FALSE_ALARMS)
+    tables = _tables(first, cluster)
+    screened = _excess(tables, cluster, FALSE_ALARMS)
     is_measured = np.asarray(screened.times.any(axis=1, keepdims=True))
     is_suspect = is_measured & ~(screened.high < slow)
     # without any: as for a node that is slow in all aspects of all ranks
     level = FALSE_ALARMS / (np.count_nonzero(is_suspect) or len(ASPECTS) * cluster.ranks)
-    confirmed = _excess(_table(further, cluster), cluster, level)
+    confirmed = _excess(_tables(further, cluster), cluster, level)
     is_fresh = is_suspect & (confirmed.times > 0)
     excess = screened.replaced(is_fresh, confirmed)
     is_bad = is_fresh & (excess.low > sure)
+
+    # no partner makes a rank fast: where a quarter is faster than typical, the rest is slow; above
+    # the value there may be times of slow partners, so the noise is that below it
+    noise = screened.value - screened.low
+    is_outpaced = _at_share(screened.value + np.maximum(noise, sure), QUARTILE) < 0
+    is_slower = is_outpaced & (screened.value > -sure)
 
     further_visits = 0
     powers = {}
     for metric, aspects in METRICS.items():
         if is_measured[aspects].any():
             suspects = is_suspect[aspects]
-            noise = _noise(table[aspects], suspects)
-            power = Power(noise, cluster.partners, cluster.widening, sure, slow, level)
+            power = Power(
+                _noise(tables[1][aspects], suspects),
+                cluster.partners,
+                cluster.widening,
+                sure,
+                slow,
+                level,
+            )
             visits = power.needed(
                 screened.value[aspects][suspects], screened.low[aspects][suspects]
             )
@@ -175,7 +196,8 @@ def findings_of(
         cluster,
         excess,
         is_bad,
-        is_measured & ~is_bad & ~(excess.high < slow),
+        is_measured & ~is_bad & (is_slower | ~(excess.high < slow)),
+        np.asarray(is_outpaced[:, 0]),
         {metric: power.could_see(further_visits) for metric, power in powers.items()},
         further_visits,
     )
@@ -184,11 +206,34 @@ def findings_of(
 # ---------------------------------------------------------------- times
 
 
-def _table(times: PairTimes, cluster: Cluster) -> Numbers:
-    """The logs of each rank's times [aspects, ranks, cases], NaN where it has none; without what
-    all pairs of a case share, where they are many."""
+def _tables(times: PairTimes, cluster: Cluster) -> tuple[Numbers, Numbers]:
+    """The logs of each rank's times [aspects, ranks, cases], NaN where it has none, with the least
+    and with the most that times between switches may share; without what all pairs of a case share,
+    where they are many."""
+    switch = _switch_numbers(cluster)
+    is_between = switch[times.source // cluster.ranks] != switch[times.destination // cluster.ranks]
+    bounds = np.zeros((2, len(times)))
+    for is_latency in (False, True):
+        entries = times.is_latency == is_latency
+        if (entries & is_between).any() and (entries & ~is_between).any():
+            hops = _hops(times.chosen(entries), cluster)
+            bounds[:, entries & is_between] = np.array([[min(hops)], [max(hops)]])
+    least, most = (_by_rank(times, _without_cases(times, hop, cluster), cluster) for hop in bounds)
+    return least, most
+
+
+def _without_cases(times: PairTimes, hop: Numbers, cluster: Cluster) -> Numbers:
+    log_s = times.log_s - hop
+    if cluster.nodes >= 2 * LEAST_PAIRS:
+        excess = log_s - _explained(times, log_s, cluster)
+        for case in np.unique(times.case):
+            entries = times.case == case
+            log_s[entries] -= np.median(excess[entries])
+    return log_s
+
+
+def _by_rank(times: PairTimes, log_s: Numbers, cluster: Cluster) -> Numbers:
     numbers, case = np.unique(times.case, return_inverse=True)
-    log_s = _without_classes(times, cluster)
     table = np.full((len(ASPECTS), cluster.nodes * cluster.ranks, len(numbers)), np.nan)
     one_way = ~times.is_latency
     for aspect, entries, ranks in (
@@ -198,9 +243,6 @@ def _table(times: PairTimes, cluster: Cluster) -> Numbers:
         (LATENCY, times.is_latency, times.destination),
     ):
         table[aspect, ranks[entries], case[entries]] = log_s[entries]
-    if cluster.nodes >= 2 * LEAST_PAIRS:
-        by_case = np.swapaxes(table, 1, 2)
-        table -= _quantiles(np.sort(by_case, axis=2), _counts(by_case), QUARTILE)[:, None]
     return table
 
 
@@ -208,26 +250,62 @@ def _counts(table: Numbers) -> Indices:
     return np.asarray(np.count_nonzero(~np.isnan(table), axis=2))
 
 
-def _without_classes(times: PairTimes, cluster: Cluster) -> Numbers:
-    """The logs of the times over the lower quartile of all within switches, or between them, where
-    these are enough: it does not depend on the slow ones."""
-    log_s = times.log_s.copy()
+def _explained(times: PairTimes, log_s: Numbers, cluster: Cluster) -> Numbers:
+    """The log of each time by the values of its ranks: a pair is as slow as the slower one."""
+    table = _by_rank(times, log_s, cluster)
+    value = _quantiles(np.sort(table, axis=2), _counts(table), QUARTILE)
+    sends = np.where(times.is_latency, LATENCY, SENDS)
+    receives = np.where(times.is_latency, LATENCY, RECEIVES)
+    return np.maximum(value[sends, times.source], value[receives, times.destination])
+
+
+# ---------------------------------------------------------------- switches
+
+
+def _switch_numbers(cluster: Cluster) -> Indices:
+    """Of each node; one whose switch is not known has one of its own."""
     known = cluster.switches or (None,) * cluster.nodes
-    # a node whose switch is not known has one of its own
-    switches = np.array([name or node for node, name in enumerate(known)], dtype=object)
-    first, second = times.source // cluster.ranks, times.destination // cluster.ranks
-    is_within: Flags = switches[first] == switches[second]
-    for is_latency in (False, True):
-        of_metric = times.is_latency == is_latency
-        _subtract_quartile(log_s, of_metric, least=1)
-        _subtract_quartile(log_s, of_metric & is_within, LEAST_OF_CLASS)
-        _subtract_quartile(log_s, of_metric & ~is_within, LEAST_OF_CLASS)
-    return log_s
+    names = [name or f"of node {node}" for node, name in enumerate(known)]
+    return np.asarray(np.unique(names, return_inverse=True)[1])
 
 
-def _subtract_quartile(values: Numbers, entries: Flags, least: int) -> None:
-    if np.count_nonzero(entries) >= least:
-        values[entries] -= np.quantile(values[entries], QUARTILE)
+def _hops(times: PairTimes, cluster: Cluster) -> list[float]:
+    """By how much the logs of times between switches may be longer than those within, of one
+    metric: what explains the times nearly as well as the best does. Several values do where nothing
+    tells a slow switch from a slow path to it."""
+    ends = np.stack((times.source, times.destination)) // cluster.ranks
+    switch = _switch_numbers(cluster)[ends]
+    is_between = switch[0] != switch[1]
+
+    def longer(entries: Flags) -> float:
+        within = _quartile(times.log_s[entries & ~is_between])
+        return _quartile(times.log_s[entries & is_between]) - within
+
+    # if few nodes are slow; if these are in most pairs within switches: what one has for itself
+    hops = [0.0, longer(np.ones(len(times), dtype=bool))]
+    own = [longer((ends == node).any(axis=0)) for node in range(cluster.nodes)]
+    hops.append(max((hop for hop in own if hop > 0), default=0.0))
+    # if whole switches are slow: what is left beside the slower one
+    level = np.array(
+        [
+            _quartile(times.log_s[~is_between & (switch[0] == number)])
+            for number in range(int(switch.max()) + 1)
+        ]
+    )
+    excess = times.log_s - np.maximum(*level[switch])
+    hops.append(_quartile(excess[is_between & ~np.isnan(excess)]))
+    errors = {}
+    for hop in hops:
+        if hop >= 0:
+            log_s = times.log_s - hop * is_between
+            error = log_s - _explained(times, log_s, cluster)
+            errors[hop] = np.mean(np.abs(error - np.median(error)))
+    return [hop for hop, error in errors.items() if error <= SIMILAR_ERROR * min(errors.values())]
+
+
+def _quartile(values: Numbers) -> float:
+    """NaN of none."""
+    return float(np.quantile(values, QUARTILE)) if len(values) else math.nan
 
 
 def _noise(table: Numbers, is_suspect: Flags) -> Numbers:
@@ -242,7 +320,13 @@ def _noise(table: Numbers, is_suspect: Flags) -> Numbers:
 # ---------------------------------------------------------------- order statistics
 
 
-def _excess(table: Numbers, cluster: Cluster, level: float) -> Excess:
+def _excess(tables: tuple[Numbers, Numbers], cluster: Cluster, level: float) -> Excess:
+    """See `_tables`: the more the times between switches share, the less is a rank's own."""
+    most, least = (_excess_of(table, cluster, level) for table in tables)
+    return Excess(least.value, least.low, most.high, least.times)
+
+
+def _excess_of(table: Numbers, cluster: Cluster, level: float) -> Excess:
     """`level` is the probability that the lower bound is above the true value; for the upper one it
     is MISS."""
     ordered = np.sort(table, axis=2)  # NaN is last
@@ -266,10 +350,17 @@ def _excess(table: Numbers, cluster: Cluster, level: float) -> Excess:
 
 
 def _typical(values: Numbers) -> Numbers:
-    """That of the median rank of each aspect; of two, that of the faster one."""
+    """That of about the median rank of each aspect; of two, that of the faster one. Of many it is a
+    faster one, because half of them may be slow."""
+    return _at_share(values, TYPICAL_SHARE)
+
+
+def _at_share(values: Numbers, share: float) -> Numbers:
+    """That of the rank of each aspect that so many of the known others are below."""
     ordered = np.sort(values, axis=1)
     known = np.count_nonzero(~np.isnan(values), axis=1)
-    return np.take_along_axis(ordered, np.maximum(known - 1, 0)[:, None] // 2, axis=1)
+    place = np.rint(share * np.maximum(known - 1, 0)).astype(np.int64)
+    return np.take_along_axis(ordered, place[:, None], axis=1)
 
 
 def _quantiles(ordered: Numbers, times: Indices, share: float) -> Numbers:

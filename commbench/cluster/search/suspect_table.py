@@ -127,7 +127,10 @@ class Search:
         elif undecided:
             yield f"not decided: {_listed(undecided)}"
         elif not bad:
-            yield f"good: all {count} {self.places.noun}s"
+            yield (
+                f"good: all {count} {self.places.noun}s, unless"
+                f" {self.findings.cluster.unseen} or more are slow alike"
+            )
 
     def _names_of(self, decision: Decision) -> list[str]:
         names = zip(self.places.names, self.findings.decisions(), strict=True)
@@ -225,22 +228,32 @@ class Search:
             if len(log_s := self.times.log_s[entries])
         ]
         yield f"typical: {', '.join(typical)}"
+        slowdown = 100 * self.slowdown
         yield (
-            f"bad: takes at least {100 * SURE_SHARE * self.slowdown:.3g} % longer than typical (a"
-            f" good node is called so in at most {100 * FALSE_ALARMS:g} % of runs); good: takes"
-            f" less than {100 * self.slowdown:.3g} % longer (search.slowdown)"
+            f"a {self.places.noun} that takes {slowdown:.3g} % longer than typical"
+            f" (search.slowdown) is bad, one that takes less than {SURE_SHARE * slowdown:.3g} %"
+            f" longer is good; between these it may be called either. A good one is called bad in"
+            f" at most {100 * FALSE_ALARMS:g} % of runs"
         )
         seen = [
             f"{metric} {100 * least:.0f} %" for metric, least in self.findings.could_see.items()
         ]
         yield f"could see: {', '.join(seen)}"
+        if "undecided" in self.findings.decisions():
+            yield f"not decided: {self._why_undecided()}"
+
+    def _why_undecided(self) -> str:
+        noun = self.places.noun
         if self.findings.cluster.nodes == 2:
-            yield "not decided: a slow one of two nodes is in every pair, and so is the other"
-        elif "undecided" in self.findings.decisions():
-            yield (
-                "not decided: noise hides it, or it is slower by nearly search.slowdown; run it on"
-                " quiet nodes, or with a larger search.slowdown"
-            )
+            return "a slow one of two nodes is in every pair, and so is the other"
+        if self.findings.is_outpaced.any():
+            return f"a quarter of the {noun}s is faster than these: most {noun}s may be slow"
+        path = ", or nothing tells it from the path between two switches"
+        larger = 2 * self.slowdown
+        return (
+            f"noise hides it{path if self.findings.cluster.members else ''}; run it on quiet"
+            f" {noun}s, or with search.slowdown={larger:g}, which lets {100 * larger:g} % pass"
+        )
 
 
 def _listed(names: Sequence[str]) -> str:

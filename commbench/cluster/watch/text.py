@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
@@ -14,9 +13,8 @@ from commbench.cluster.baseline.fresh_launches import FreshLaunch
 from commbench.cluster.watch.changes import LEAST_HEALTHY, JudgedCase, changed_facts
 from commbench.core.units import format_factor, format_seconds, plural
 from commbench.results.columns import case_text, grouped
+from commbench.results.run_folder import clock_text, time_in_name
 from commbench.stats.interval import Interval
-
-RUN_ID_TIME = "%Y%m%dT%H%M%S"
 
 
 def turn_lines(
@@ -26,6 +24,7 @@ def turn_lines(
     now = datetime.now(timezone.utc)
     lines = [f"watch: {now:%Y-%m-%d %H:%M} UTC: {answer_text(judged)}"]
     lines += [line for each in judged if (line := _case_line(each))]
+    lines += filter(None, [clock_text(launch.runs.values())])
     new = [each.change.since_run for each in judged if each.change and each.is_new]
     for since_run in dict.fromkeys(new):
         lines += _fact_lines(since_run, healthy, launch)
@@ -98,10 +97,8 @@ def _fact_lines(
 
 def _time_text(run_id: str) -> str:
     """The time in the name of a run."""
-    with suppress(ValueError):
-        started = datetime.strptime(run_id.partition(".")[0], RUN_ID_TIME)
-        return f"{started:%Y-%m-%d %H:%M} UTC"
-    return run_id
+    started = time_in_name(run_id)
+    return run_id if started is None else f"{started:%Y-%m-%d %H:%M} UTC"
 
 
 def _day_lines(judged: Sequence[JudgedCase]) -> list[str]:

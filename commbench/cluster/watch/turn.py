@@ -69,7 +69,8 @@ def watch_turn(options: WatchOptions) -> int:
     aside = _rows_aside(options)
     try:
         jobs = [watched.job for watched in suite.jobs]
-        launch = _launched(options, jobs, state.launches)
+        last = _last_name(baseline, aside, state)
+        launch = _launched(options, jobs, state.launches, last)
         if not launch.runs:
             return launch.status
         number = state.launches + 1
@@ -83,7 +84,7 @@ def watch_turn(options: WatchOptions) -> int:
         again = [key for key, look in looks.items() if look.needs_fresh]
         fresh: list[FreshLaunch] = []
         for _ in range(options.fresh if again else 0):
-            fresh.append(_launched(options, narrowed_jobs(suite, again, options), number))
+            fresh.append(_launched(options, narrowed_jobs(suite, again, options), number, last))
             number += 1
     finally:
         stop_rank_server()  # for hours nobody needs it, and an update is seen by the next one
@@ -153,11 +154,18 @@ def _rows_aside(options: WatchOptions) -> list[Row]:
     return list(row_dicts(read_rows(runs[-MOST_ASIDE:], skip_damaged=True))) if runs else []
 
 
-def _launched(options: WatchOptions, jobs: Sequence[Job], number: int) -> FreshLaunch:
+def _last_name(baseline: Sequence[StoredRun], rows_aside: Sequence[Row], state: WatchState) -> str:
+    """Of all runs that this turn is judged by. Turns are named in their order, whatever the clock
+    says."""
+    aside = (str(row["run_id"]) for row in rows_aside)
+    return max([*(run.path.name for run in baseline), *aside, *state.turns], default="")
+
+
+def _launched(options: WatchOptions, jobs: Sequence[Job], number: int, after: str) -> FreshLaunch:
     words = [f"trial={number}"]
     if options.budget_s is not None:
         words.append(f"{TOTAL_S}={options.budget_s / len(jobs):g}")
-    return launched(jobs, options.runs, words, options.config_dir)
+    return launched(jobs, options.runs, words, options.config_dir, after)
 
 
 def _state_after(

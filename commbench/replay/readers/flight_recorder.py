@@ -26,6 +26,8 @@ from commbench.replay.trace_files import TraceFile
 from .protocol import lacks_splits, listed, moved_fields, rank_of, recorded_group, split_counts
 
 PICKLE_MAGIC = b"\x80"
+DUMP_WORDS = (b"pg_status", b"comm_lib_version", b"collective_seq_id")
+PICKLE_WORDS = (b"pg_config", b"profiling_name")  # the first is in JSON of torch.profiler, too
 NO_SPLITS_HERE = "splits of all_to_all_v, which Flight Recorder records from its version 2.11 on"
 NO_GROUP_LIST = "ranks of groups, which this Flight Recorder dump does not list"
 LOST_CALLS = "calls between two others that the ring has lost (TORCH_FR_BUFFER_SIZE)"
@@ -39,12 +41,11 @@ class FlightRecorder:
     form = "Flight Recorder"
 
     def recognises(self, file: TraceFile) -> bool:
-        head = document_head(file.head)
+        """Other programs write pickles, too, as torch its memory snapshots."""
         if file.head[:1] == PICKLE_MAGIC:
-            return True
-        return head[:1] == b"{" and any(
-            word in head for word in (b'"pg_status"', b'"comm_lib_version"', b'"collective_seq_id"')
-        )
+            return any(word in file.head for word in (*DUMP_WORDS, *PICKLE_WORDS))
+        head = document_head(file.head)
+        return head[:1] == b"{" and any(b'"%s"' % word in head for word in DUMP_WORDS)
 
     def read(self, file: TraceFile) -> list[RankTrace]:
         content = file.content()

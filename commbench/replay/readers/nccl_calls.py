@@ -6,8 +6,9 @@ format strings of NCCL 2.5 to 2.30 are in tests/data/hardware/nccl_formats.yaml.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -24,7 +25,7 @@ from commbench.replay.operations import (
 )
 from commbench.replay.trace_files import TraceFile
 
-from .protocol import rank_of
+from .protocol import NO_FORMAT, NoTrace, rank_of
 
 MESSAGE_MARK = b" NCCL INFO "
 CALL_MARK = b" opCount "
@@ -32,6 +33,7 @@ COMMUNICATOR_MARK = b" nranks "
 RANKS_MARK = b"[nranks="
 LONGEST_HEADER_BYTES = 1024  # host, process, thread and GPU before a message
 MOST_DIGITS = 18
+RANK_BEFORE = re.compile(rb"^\s*(?:\[[^][]{1,20}\]\s*)*")
 NO_ID = "0x0"
 # values of ncclDataType_t
 NCCL_TYPES = (
@@ -42,6 +44,8 @@ NO_COMMUNICATOR = (
     "calls of communicators whose beginning is not in the log (NCCL_DEBUG_SUBSYS=INIT)"
 )
 NAMELESS = "calls of communicators to which NCCL before 2.16 gives no id"
+NO_OWNER = "calls of a process with several ranks whose communicator is not in the log, left out"
+NO_CALLS = "NCCL's log without calls: NCCL_DEBUG_SUBSYS=INIT,COLL logs them"
 UNKNOWN_CALLS = "calls of NCCL that commbench does not know"
 
 Process = tuple[bytes, bytes]  # host and number
@@ -57,11 +61,21 @@ class _Communicator:
 
 @dataclass(frozen=True)
 class _Message:
-    """Each word of a message, and the word behind it."""
+    """What stands before its colon, and each word of it with the word behind."""
 
     process: Process
-    first: bytes
+    name: bytes
     values: Mapping[bytes, bytes]
+
+    @property
+    def communicator(self) -> bytes:
+        """Its address."""
+        return self.values.get(b"comm", b"")
+
+    @property
+    def gpu(self) -> bytes | None:
+        """The PCI bus id of a communicator's."""
+        return self.values.get(b"busId")
 
     def number(self, word: bytes) -> int | None:
         return _known_number(self.values.get(word, b""))
@@ -71,7 +85,7 @@ class _Message:
 class _Call:
     """`fields` is empty where commbench does not know the call."""
 
-    address: bytes
+    communicator: bytes
     ranks: int
     rank: int | None
     fields: dict[str, Any]
@@ -79,7 +93,7 @@ class _Call:
 
 @dataclass
 class _Log:
-    """What the log of one process says."""
+    """What the log of one rank says, which is that of a process or of one of its GPUs."""
 
     process: Process
     communicators: dict[bytes, _Communicator] = field(default_factory=dict)  # by address
@@ -94,12 +108,15 @@ class NcclCalls:
     form = "NCCL log"
 
     def recognises(self, file: TraceFile) -> bool:
-        return MESSAGE_MARK in file.head or b" NCCL version" in file.head
+        """Any text: a job's log may begin with much other output."""
+        return MESSAGE_MARK in file.head or b"\0" not in file.head
 
     def read(self, file: TraceFile) -> list[RankTrace]:
         hosts: set[bytes] = set()
         entries: list[tuple[Process, _Call | _Message]] = []
+        has_messages = False
         for text in file.lines():
+            has_messages = has_messages or MESSAGE_MARK in text
             if CALL_MARK in text or COMMUNICATOR_MARK in text:
                 for place, message in enumerate(_messages(text)):
                     if place == 0:
@@ -107,16 +124,39 @@ class NcclCalls:
                     entry = _entry_of(message)
                     if entry is not None:
                         entries.append((message.process, entry))
-        logs: dict[Process, _Log] = {}
+        if not entries:
+            raise NoTrace(NO_CALLS if has_messages else NO_FORMAT)
         # only now all hosts are known, whose names may be glued to another message
-        for (host, number), entry in entries:
-            process = (_host_in(host, hosts), number)
-            log = logs.setdefault(process, _Log(process))
+        known = [((_host_in(host, hosts), number), entry) for (host, number), entry in entries]
+        of_several = _processes_of_several_ranks(known)
+        logs: dict[tuple[Process, bytes | None], _Log] = {}
+        gpus: dict[tuple[Process, bytes], bytes | None] = {}  # by the address of a communicator
+        for process, entry in known:
+            if isinstance(entry, _Message):
+                gpus[process, entry.communicator] = entry.gpu
+            gpu = gpus.get((process, entry.communicator)) if process in of_several else None
+            if gpu is None and process in of_several:
+                file.notes[NO_OWNER] += 1
+                continue
+            log = logs.setdefault((process, gpu), _Log(process))
             if isinstance(entry, _Call):
                 _add_call(log, entry)
             else:
                 _add_communicator(log, entry)
         return [_process_trace(self.form, file, log) for log in logs.values()]
+
+
+def _processes_of_several_ranks(
+    entries: Iterable[tuple[Process, _Call | _Message]],
+) -> set[Process]:
+    """Those that are several ranks of their largest communicator, on a GPU each."""
+    members: dict[Process, dict[int, dict[int | None, bytes | None]]] = {}
+    for process, entry in entries:
+        if isinstance(entry, _Message):
+            of_size = members.setdefault(process, {}).setdefault(entry.number(b"nranks") or 0, {})
+            of_size[entry.number(b"rank")] = entry.gpu
+    largest = {process: by_size[max(by_size)] for process, by_size in members.items()}
+    return {process for process, gpus in largest.items() if len({*gpus.values()} - {None}) > 1}
 
 
 def _messages(text: bytes) -> Iterator[_Message]:
@@ -126,7 +166,8 @@ def _messages(text: bytes) -> Iterator[_Message]:
         process = _process_of(header)
         words = message.split()
         if process is not None and words:
-            yield _Message(process, words[0].rstrip(b":"), dict(pairwise(words)))
+            name = RANK_BEFORE.sub(b"", message).partition(b":")[0]
+            yield _Message(process, name, dict(pairwise(words)))
         header = message
 
 
@@ -159,9 +200,8 @@ def _entry_of(message: _Message) -> _Call | _Message | None:
     count = message.number(b"count")
     if ranks is None or datatype is None or count is None:
         return None
-    address = message.values.get(b"comm", b"")
-    call = _Call(address, ranks, message.number(b"globalrank"), {})
-    operation = operation_named(message.first.decode(errors="replace"))
+    call = _Call(message.communicator, ranks, message.number(b"globalrank"), {})
+    operation = operation_named(message.name.decode(errors="replace"))
     if operation is None or datatype >= len(NCCL_TYPES):
         return call
     dtype = NCCL_TYPES[datatype]
@@ -176,7 +216,7 @@ def _entry_of(message: _Message) -> _Call | _Message | None:
 
 def _add_communicator(log: _Log, message: _Message) -> None:
     """Versions log its start, its completion or both, in any of which its id may be missing."""
-    address = message.values.get(b"comm", b"")
+    address = message.communicator
     rank = message.number(b"rank") or 0
     ranks = message.number(b"nranks") or 0
     has_begun = message.values[b"Init"].startswith(b"COMPLETE")
@@ -215,7 +255,7 @@ def _add_call(log: _Log, call: _Call) -> None:
     if not call.fields:
         log.notes[UNKNOWN_CALLS] += 1
         return
-    group = RankGroup(_name_of_group(log, call.address), None, call.ranks)
+    group = RankGroup(_name_of_group(log, call.communicator), None, call.ranks)
     log.calls.append({**call.fields, "group": group})
 
 
@@ -229,6 +269,8 @@ def _name_of_group(log: _Log, address: bytes) -> str:
 
 def _process_trace(form: str, file: TraceFile, log: _Log) -> RankTrace:
     """Its rank is that in its largest communicator, which is the world's."""
+    if not (log.calls or log.notes):
+        log.notes[NO_CALLS] = 1
     world, recorded = (None, log.rank) if log.world is None else log.world
     rank = rank_of(file, recorded)
     return RankTrace(file.name, form, rank, numbered(log.calls, rank), world, notes=log.notes)

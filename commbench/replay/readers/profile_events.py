@@ -22,10 +22,13 @@ from .profiled_computation import (
     kernel_computes,
 )
 
+Step = tuple[int, int, int]  # start, end, number
+
 PARAM_RECORD = "record_param_comms"
 OPERATOR = re.compile(r"c10d::_?[a-z]")
 ANNOTATION = re.compile(r"[a-z]{2,16}:_?[a-zA-Z]")
 STEP = re.compile(r"ProfilerStep#([0-9]{1,18})")
+CPU_CATEGORIES = (CPU_OPERATION, "user_annotation")
 LAUNCH_CATEGORIES = ("cuda_runtime", "cuda_driver", "runtime")
 LIBRARY_KERNEL = re.compile(r"^(?:void )?[nr]ccl\w*Kernel", re.I)
 # they copy or wait beside a collective, or call one that is recorded
@@ -84,9 +87,10 @@ class ProfileEvents:
         self.kernels: list[Kernel] = []
         self.foreign_kernels: list[ProfileEvent] = []
         self.launches = Launches()
-        self.steps: list[tuple[int, int, int]] = []  # start, end, number
+        self.steps: list[Step] = []
         self.computation = Computation()
         self.processes: dict[str, None] = {}
+        self.untimed = 0
         self.negative = 0
         self.negative_operations = 0  # of the CPU, which only count where they are the computation
         self._streams = KernelStreams()
@@ -94,11 +98,15 @@ class ProfileEvents:
     def add(self, event: Mapping[str, Any]) -> None:
         name = event.get("name")
         span = _span(event)
-        if not isinstance(name, str) or span is None:
+        category = str(event.get("cat", "")).lower()
+        if not isinstance(name, str):
+            return
+        if span is None:
+            is_call = category in CPU_CATEGORIES and (_is_call(name) or STEP.fullmatch(name))
+            self.untimed += category == "kernel" or bool(is_call)
             return
         args = event.get("args")
         kept = ProfileEvent(name, *span, args if isinstance(args, dict) else {})
-        category = str(event.get("cat", "")).lower()
         process = str(event.get("pid"))
         thread = event.get("tid")
         if category == "kernel":
@@ -107,7 +115,7 @@ class ProfileEvents:
             return
         elif category in LAUNCH_CATEGORIES:
             self._add_launch(kept, thread)
-        elif category in (CPU_OPERATION, "user_annotation"):
+        elif category in CPU_CATEGORIES:
             self._add_cpu_event(kept, thread, process, category == CPU_OPERATION)
 
     def _add_launch(self, event: ProfileEvent, thread: ThreadName) -> None:

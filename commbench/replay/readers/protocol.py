@@ -9,11 +9,20 @@ from typing import Any, Protocol
 from commbench.replay.operations import NO_RANK, RankGroup, RankTrace, even
 from commbench.replay.trace_files import TraceFile
 
-RANK_IN_NAME = re.compile(r"(?<![a-z])(?:rank|worker)[-_ ]?([0-9]{1,7})(?![0-9])", re.I)
+RANK_IN_NAME = re.compile(r"(?<![a-z])rank[-_ ]?([0-9]{1,7})(?![0-9])", re.I)
+# not in worker-0, which is a pod, and where PyTorchJob has a master its rank is 1
+WORKER_IN_NAME = re.compile(r"(?<![a-z])worker_?([0-9]{1,7})(?![0-9])", re.I)
+# as tensorboard_trace_handler calls its files: <host>_<process>.<time>.pt.trace.json
+MACHINE = re.compile(r"^[a-z0-9.-]+(?=_[0-9]+\.[0-9]+\.pt\.trace\.json)", re.I)
 # other words name a rank where nothing follows: host_4021.<time> is a process of the machine "host"
 RANK_LAST = re.compile(r"(?<![a-z])(?:host|eg|trace)[-_ ]?([0-9]{1,7})(?:_et)?(?:\.[a-z]+)*$", re.I)
 LAST_NUMBER = re.compile(r"[._]([0-9]{1,7})(?:\.[A-Za-z]+)*$")
 MOST_RANKS = 2**20
+NO_FORMAT = "no trace that commbench knows"
+
+
+class NoTrace(Exception):
+    """Raised for a file of another program, with what it seems to be: it is left out."""
 
 
 class TraceReader(Protocol):
@@ -25,7 +34,7 @@ class TraceReader(Protocol):
         """Whether a file is of this format, by its beginning."""
 
     def read(self, file: TraceFile) -> list[RankTrace]:
-        """The ranks in a file; raises Unreadable."""
+        """The ranks in a file; raises Unreadable, and NoTrace."""
 
 
 def rank_of(file: TraceFile, recorded: int | None, ends_with_rank: bool = False) -> int:
@@ -34,9 +43,11 @@ def rank_of(file: TraceFile, recorded: int | None, ends_with_rank: bool = False)
     if recorded is not None:
         return recorded
     name = file.name.rpartition("/")[2]
-    match = RANK_IN_NAME.search(name) or RANK_LAST.search(name)
+    match = RANK_IN_NAME.search(name)
     if match is None and ends_with_rank:
         match = LAST_NUMBER.search(name)
+    if match is None:
+        match = WORKER_IN_NAME.search(MACHINE.sub("", name)) or RANK_LAST.search(name)
     return NO_RANK if match is None else int(match[1])
 
 

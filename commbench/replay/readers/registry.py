@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from commbench.core.errors import Unreadable
@@ -16,17 +16,17 @@ from .commbench_workload import CommbenchWorkload
 from .execution_trace import ExecutionTrace
 from .flight_recorder import FlightRecorder
 from .nccl_calls import NcclCalls
-from .protocol import TraceReader
+from .protocol import NO_FORMAT, NoTrace, TraceReader
 from .torch_profiler import TorchProfiler
 
 READERS: tuple[TraceReader, ...] = (
     CommbenchWorkload(),
     ExecutionTrace(),
     FlightRecorder(),
-    NcclCalls(),
     TorchProfiler(),
+    NcclCalls(),
 )
-NO_FORMAT = "no trace that commbench knows"
+MOST_NAMED_FILES = 3
 STRAY = "without communication, and of no rank of its own"
 ASSUMED_RANK = "the rank, which the trace does not say; any of its groups is assumed"
 CUT = "files that end early; the operations before count"
@@ -38,20 +38,19 @@ def read_traces(paths: Sequence[str]) -> tuple[list[RankTrace], dict[str, str]]:
     traces: list[RankTrace] = []
     left_out: dict[str, str] = {}
     for file in trace_files(paths):
-        reader = _reader_of(file)
-        if reader is None:
-            left_out[file.name] = NO_FORMAT
+        try:
+            with bounded_reading(file.name):
+                first, *others = _reader_of(file).read(file)
+        except NoTrace as reason:
+            left_out[file.name] = str(reason)
             continue
-        with bounded_reading(file.name):
-            read = reader.read(file)
-        if read:
-            read[0] = replace(read[0], notes={**read[0].notes, **_notes_of(file)})
-        traces += read
+        notes = {**first.notes, **_notes_of(file)}
+        traces += [replace(first, notes=notes, is_cut=file.ended_early), *others]
     if not traces:
-        named = ", ".join([*left_out, *paths][:3])
+        seen = left_out_texts(left_out or dict.fromkeys(paths, "no trace"))
         raise Unreadable(
-            f"{named} is no trace that commbench knows; known are:"
-            f" {', '.join(reader.form for reader in READERS)} (docs/workloads.md)"
+            f"{'; '.join(seen)}; known are: {', '.join(reader.form for reader in READERS)}"
+            " (docs/workloads.md)"
         )
     stray = [trace for trace in traces if _is_stray(trace, traces)]
     if len(stray) == len(traces):
@@ -61,6 +60,17 @@ def read_traces(paths: Sequence[str]) -> tuple[list[RankTrace], dict[str, str]]:
         )
     left_out |= {trace.source: STRAY for trace in stray}
     return _with_ranks([trace for trace in traces if trace not in stray]), left_out
+
+
+def left_out_texts(left_out: Mapping[str, str]) -> list[str]:
+    """One for each reason."""
+    texts = []
+    for reason in dict.fromkeys(left_out.values()):
+        names = [name for name, why in left_out.items() if why == reason]
+        unnamed = len(names) - MOST_NAMED_FILES
+        more = f" and {unnamed} more" if unnamed > 0 else ""
+        texts.append(f"{', '.join(names[:MOST_NAMED_FILES])}{more}: {reason}")
+    return texts
 
 
 def _is_stray(trace: RankTrace, traces: Sequence[RankTrace]) -> bool:
@@ -82,7 +92,7 @@ def _with_ranks(traces: Sequence[RankTrace]) -> list[RankTrace]:
     if not unknown:
         return list(traces)
     if len(traces) > 1:
-        raise _no_rank(unknown[0], traces)
+        raise _no_rank(unknown, traces)
     (alone,) = traces
     groups = [set(call.group.ranks) for call in alone.operations if call.group.ranks]
     rank = min(set.intersection(*groups), default=0) if groups else 0
@@ -94,15 +104,19 @@ def _with_ranks(traces: Sequence[RankTrace]) -> list[RankTrace]:
     return [replace(alone, rank=rank, operations=calls, others=others, notes=notes)]
 
 
-def _no_rank(trace: RankTrace, traces: Sequence[RankTrace]) -> Unreadable:
+def _no_rank(unknown: Sequence[RankTrace], traces: Sequence[RankTrace]) -> Unreadable:
     """Advises only what the other traces allow."""
-    size = max((other.world_size or 0 for other in traces), default=0) or len(traces)
-    free = sorted(set(range(size)) - {other.rank for other in traces})
-    folder, slash, name = trace.source.rpartition("/")
-    advice = f"if it is of rank {free[0]}, call it rank{free[0]}_{name}; else " if free else ""
-    return Unreadable(
-        f"{folder}{slash}{name} does not say its rank, in it or in its name; {advice}leave it out"
-    )
+    size = max((trace.world_size or 0 for trace in traces), default=0) or len(traces)
+    free = sorted(set(range(size)) - {trace.rank for trace in traces})
+    source = unknown[0].source
+    name = source.rpartition("/")[2]
+    if not free:
+        advice = "leave it out"
+    elif len(free) == len(unknown) == 1:
+        advice = f"if it is of rank {free[0]}, call it rank{free[0]}_{name}; else leave it out"
+    else:
+        advice = f"call it rankN_{name}, where N is its rank, or leave it out"
+    return Unreadable(f"{source} does not say its rank, in it or in its name; {advice}")
 
 
 def stored_workload(path: str) -> Workload | None:
@@ -119,5 +133,12 @@ def _notes_of(file: TraceFile) -> Counter[str]:
     return +Counter({**file.notes, CUT: int(file.ended_early)})
 
 
-def _reader_of(file: TraceFile) -> TraceReader | None:
-    return next((reader for reader in READERS if reader.recognises(file)), None)
+def _reader_of(file: TraceFile) -> TraceReader:
+    """Raises NoTrace."""
+    if file.packed_as is not None:
+        raise NoTrace(f"packed as {file.packed_as}; unpack it")
+    # the last one takes any text
+    reader = next((reader for reader in READERS if reader.recognises(file)), None)
+    if reader is None:
+        raise NoTrace(NO_FORMAT)
+    return reader

@@ -29,10 +29,10 @@ from commbench.replay.operations import (
 )
 from commbench.replay.trace_files import TraceFile
 
-from .profile_events import OPERATOR, PARAM_RECORD, ProfileEvent, ProfileEvents, outermost
+from .profile_events import OPERATOR, PARAM_RECORD, ProfileEvent, ProfileEvents, Step, outermost
 from .profiled_call import NO_GROUP, NO_RANKS, UNKNOWN_GROUP, ProfiledCall, moved
 from .profiled_work import KERNEL_LIBRARY, WorkQueues, calls_and_work, kernel_spans
-from .protocol import listed, rank_of, recorded_group
+from .protocol import NoTrace, listed, rank_of, recorded_group
 
 # other events are skipped as text
 WANTED = (
@@ -49,7 +49,17 @@ UNLINKED_WORK = "work of a library whose call is not in the trace"
 UNLINKED_CALLS = "calls without a kernel in the trace"
 CUT_KERNELS = "kernels that end after the next one of their stream does: cut where that one starts"
 NEGATIVE = "events whose duration is negative, so it is not known"
+UNTIMED = "events whose times are no numbers, left out"
 MOST_NAMED_PROCESSES = 3
+# only torch.profiler (Kineto) writes these keys and categories
+KINETO = re.compile(
+    rb'"(?:schemaVersion|deviceProperties|distributedInfo)"|"cat"\s*:\s*"(?:cpu_op|[kK]ernel'
+    rb'|(?:cuda_)?[rR]untime|cuda_driver|user_annotation|python_function|ac2g|async_gpu|Trace)"'
+)
+OTHER_PROGRAMS = {
+    b'"CommHash"': "NCCL's profiler plugin",
+    b'"highres-ticks"': "JAX or TensorFlow",
+}
 
 
 class TorchProfiler:
@@ -64,6 +74,8 @@ class TorchProfiler:
         )
 
     def read(self, file: TraceFile) -> list[RankTrace]:
+        if not KINETO.search(file.head):
+            raise NoTrace(_other_program(file.head))
         events = ProfileEvents()
 
         def skim(text: str) -> bool:
@@ -79,13 +91,16 @@ class TorchProfiler:
         is_amd = any(key.startswith(AMD_KEYS) for key in members.outer)
         cut = events.settle_kernels(in_order=not is_amd)
         negative = events.negative + (0 if on_gpu else events.negative_operations)
-        notes = +Counter({CUT_KERNELS: cut, NEGATIVE: negative})
+        notes = +Counter({CUT_KERNELS: cut, NEGATIVE: negative, UNTIMED: events.untimed})
         # of a file that is cut, the kernels may be missing, which come last
         computing = None
         if not file.ended_early:
             computing = events.computation.busy_times(base_ns, on_gpu)
-        calls = _calls(events, _configured_groups(facts.get("pg_config")), notes)
+        steps = _steps(events)
+        calls = _calls(events, steps, _configured_groups(facts.get("pg_config")), notes)
         others = _foreign_calls(events)
+        if events.untimed and not (calls or others):
+            raise NoTrace("a profile whose times (ts, dur) are no numbers")
         for call in (*calls, *others):
             _put_on_clock(call, base_ns, computing)
         rank = rank_of(file, _recorded_rank(facts, events))
@@ -96,14 +111,19 @@ class TorchProfiler:
                 rank,
                 numbered(calls, rank),
                 whole(facts.get("world_size"), 1),
-                tuple(end_ns - start_ns for start_ns, end_ns, _ in events.steps),
+                tuple(end_ns - start_ns for start_ns, end_ns, _ in steps),
                 numbered(others, rank),
                 _foreign_counts(events),
                 notes,
-                computing,
-                _steps_window(events, base_ns),
+                computing=computing,
+                window_ns=_steps_window(steps, base_ns),
             )
         ]
+
+
+def _other_program(head: bytes) -> str:
+    programs = (program for word, program in OTHER_PROGRAMS.items() if word in head)
+    return f"a Chrome trace of {next(programs, 'another program')}, not of torch.profiler"
 
 
 # ---------------------------------------------------------------- the job
@@ -162,25 +182,37 @@ def _own_ranks(events: ProfileEvents) -> dict[str, dict[int, None]]:
     return ranks
 
 
-def _steps_window(events: ProfileEvents, base_ns: int) -> Span | None:
-    if not events.steps:
+def _steps(events: ProfileEvents) -> list[Step]:
+    """In their order. A step that is marked twice, as by two profilers, counts once."""
+    steps: list[Step] = []
+    for start_ns, end_ns, number in sorted(events.steps, key=itemgetter(2, 0)):
+        if steps and steps[-1][2] == number and start_ns < steps[-1][1]:
+            start_ns, other_end_ns, _ = steps.pop()
+            end_ns = max(end_ns, other_end_ns)
+        steps.append((start_ns, end_ns, number))
+    return sorted(steps)
+
+
+def _steps_window(steps: Sequence[Step], base_ns: int) -> Span | None:
+    if not steps:
         return None
-    first_ns = min(start_ns for start_ns, _, _ in events.steps)
-    last_ns = max(end_ns for _, end_ns, _ in events.steps)
-    return base_ns + first_ns, base_ns + last_ns
+    last_ns = max(end_ns for _, end_ns, _ in steps)
+    return base_ns + steps[0][0], base_ns + last_ns
 
 
 # ---------------------------------------------------------------- its calls
 
 
 def _calls(
-    events: ProfileEvents, groups: Mapping[str, RankGroup], notes: Counter[str]
+    events: ProfileEvents,
+    steps: Sequence[Step],
+    groups: Mapping[str, RankGroup],
+    notes: Counter[str],
 ) -> list[dict[str, Any]]:
     """The fields of a RecordedCall of each transfer, with times on the clock of the events."""
     calls, work = calls_and_work(events)
     spans = kernel_spans(calls, events.kernels, events.launches, notes)
     queues = WorkQueues(work)
-    steps = sorted(events.steps)
     result = []
     batch = 0
     for call in calls:
@@ -243,7 +275,7 @@ def _work_span(call: ProfiledCall, work: ProfileEvent | None) -> Span | None:
     return work.start_ns, work.end_ns
 
 
-def _step_at(steps: Sequence[tuple[int, int, int]], time_ns: int) -> int | None:
+def _step_at(steps: Sequence[Step], time_ns: int) -> int | None:
     begun = bisect_right(steps, time_ns, key=itemgetter(0))
     return steps[begun - 1][2] if begun and time_ns < steps[begun - 1][1] else None
 

@@ -6,13 +6,14 @@ launcher has started hands them to every command that is typed into it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 from commbench.core.case import RankIdentity
+from commbench.core.errors import ConfigError
 from commbench.core.units import plural
 from commbench.hardware.sources import MASKED
 from commbench.runtime.rendezvous import exported_identity
@@ -35,6 +36,18 @@ WORLD_VARIABLES = (
     "SLURM_JOB_ID",
     "SLURM_STEP_ID",
 )
+# the numbers of ranks whose launchers export nothing else that a rank could join a world by
+UNREAD_RANKS = {
+    "PMIX_RANK": "prterun",
+    "PMI_ID": "mpirun_rsh",
+    "MPIRUN_RANK": "mpirun_rsh",
+    FLUX_RANK: "Flux",
+    "PALS_RANKID": "PALS",
+    "ALPS_APP_PE": "aprun",
+    "JSM_NAMESPACE_RANK": "jsrun",
+    "MPI_RANKID": "the mpirun of Platform MPI",
+    "HOROVOD_RANK": "horovodrun",
+}
 # what torch.distributed.init_process_group("env://") reads
 ENV_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 ENV = "torchrun"  # its ranks meet in the same way
@@ -47,6 +60,23 @@ def env_identity(environ: Mapping[str, str]) -> RankIdentity | None:
     return exported_identity(ENV, environ, "RANK", "WORLD_SIZE", "LOCAL_RANK")
 
 
+def refuse_unread_rank(environ: Mapping[str, str]) -> None:
+    """Raises ConfigError for a rank that knows its number only by one of UNREAD_RANKS: each rank
+    would start a world of its own."""
+    name = _unread_rank(environ)
+    if name is not None and not _shell_with((name,), environ):
+        raise ConfigError(
+            f"{name}={environ[name]}: {UNREAD_RANKS[name]} has started this process as a rank, but"
+            " exports no number of ranks that commbench reads; start the ranks with mpirun,"
+            " mpiexec, srun, torchrun or prterun --personality ompi; to let commbench start its"
+            f" own: env -u {name} commbench ..."
+        )
+
+
+def _unread_rank(environ: Mapping[str, str]) -> str | None:
+    return next((name for name in UNREAD_RANKS if name in environ), None)
+
+
 def why_foreign(identity: RankIdentity, environ: Mapping[str, str]) -> str | None:
     """Why this process is no rank of the world that its variables name; None if it is."""
     if identity.launcher == "srun":
@@ -54,7 +84,7 @@ def why_foreign(identity: RankIdentity, environ: Mapping[str, str]) -> str | Non
             return "they are of the brokers of the Flux instance that this process is in"
         if SLURM_TERMINAL in environ and identity.size == 1:
             return "they are of a step of one interactive task (srun --pty)"
-    shell = _shell_with(identity, environ)
+    shell = _shell_with(identity.variables, environ)
     if shell is not None and (identity.size == 1 or SLURM_TERMINAL in environ):
         return f"they are of the shell that this command was typed into ({shell})"
     if identity.size == 1 and is_from_env(identity, environ):
@@ -75,12 +105,12 @@ def world_note(
     `identity` is what the variables name, `foreign` why it was not taken.
     """
     if identity is None:
-        return _incomplete(environ)
+        return _left_over(environ)
     seen = ", ".join(f"{name}={environ.get(name)}" for name in identity.variables)
     if foreign is not None:
         return f"{seen} are ignored: {foreign}; commbench starts its own ranks"
     from_env = is_from_env(identity, environ)
-    shell = _shell_with(identity, environ)
+    shell = _shell_with(identity.variables, environ)
     if identity.rank != 0 or not (from_env or identity.size == 1 or shell):
         return None
     by = identity.launcher
@@ -94,21 +124,29 @@ def world_note(
     )
 
 
-def _incomplete(environ: Mapping[str, str]) -> str | None:
-    """The line where variables name a rank among others, but not where these meet."""
+def _left_over(environ: Mapping[str, str]) -> str | None:
+    """The line where variables name a rank, but no world: not where the ranks meet, or in a shell
+    that a launcher has started."""
+    unread = _unread_rank(environ)
+    if unread is not None:
+        return (
+            f"{unread}={environ[unread]} is ignored: it is of the shell that this command was typed"
+            " into; commbench starts its own ranks"
+        )
     missing = [name for name in ENV_VARIABLES if not environ.get(name)]
-    size = environ.get("WORLD_SIZE", "")
-    if not missing or "RANK" in missing or not size.isdigit() or int(size) < 2:
+    if not missing or "RANK" in missing or environ.get("WORLD_SIZE") == "1":
         return None
+    seen = [f"{name}={environ[name]}" for name in ENV_VARIABLES[:2] if name not in missing]
     return (
-        f"RANK={environ['RANK']}, WORLD_SIZE={size} are ignored without {' and '.join(missing)};"
-        " commbench starts its own ranks"
+        f"{', '.join(seen)} {'is' if len(seen) == 1 else 'are'} ignored without"
+        f" {' and '.join(missing)}; commbench starts its own ranks"
     )
 
 
-def _shell_with(identity: RankIdentity, environ: Mapping[str, str]) -> str | None:
-    """The nearest interactive shell above this process that was started with the same world."""
-    names = (*identity.variables, *WORLD_VARIABLES)
+def _shell_with(variables: Sequence[str], environ: Mapping[str, str]) -> str | None:
+    """The nearest interactive shell above this process that was started with the same values of
+    these variables, in the same world."""
+    names = (*variables, *WORLD_VARIABLES)
     mine = [environ.get(name) for name in names]
     ancestors: list[psutil.Process] = []
     with suppress(*MASKED):  # /proc may hide them

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from commbench.core.errors import ConfigError
 from commbench.core.protocols import Launcher
+from commbench.runtime.rendezvous import HOST_NAME
 
-HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 SLOTS = re.compile(r"(?:\w+=)?\d+")  # 4, ppn=4
 RANGES = re.compile(r"\[(\d[\d,-]*)\]")
 MAX_HOSTS = 2**17
@@ -54,7 +54,7 @@ def chosen_hosts(words: Sequence[str], hostfile: str | None) -> tuple[str, ...]:
     where = f"launcher.hostfile={hostfile}"
     if not Path(hostfile).is_file():
         raise ConfigError(f"{where} is not a file; give a file with one host per line")
-    text = Path(hostfile).read_text(errors="replace")
+    text = Path(hostfile).read_text("utf-8-sig", errors="replace")  # editors of Windows add a BOM
     hosts = _named(where, partial(hosts_of_file, text))
     if not hosts:
         raise ConfigError(f"{where} names no host; give a file with one host per line")

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from commbench.core.case import RankIdentity, World
 from commbench.core.errors import WorldBroken, process_limit
 from commbench.core.layout import Layout
-from commbench.core.protocols import Backend, Control
+from commbench.core.protocols import Backend, Control, Launcher
 from commbench.hardware.network import LOOPBACK, network_advice
 from commbench.runtime.control import StoreControl, by_node, hosted_world
 from commbench.runtime.rendezvous import CONNECT_S, FIRST_MEETING_S, assemble, server_store
 from commbench.runtime.start_limit import MARGIN_S, NO_ANSWER, ends_within, meetings_end
 
-from .registry import launchers
+from .registry import launcher_named
 
 if TYPE_CHECKING:  # a rank and the start of a command don't wait for Hydra
     from commbench.config.settings import Settings
@@ -34,7 +34,7 @@ def connect(
 ) -> StoreControl:
     """The control plane of this rank's world. `ahead`: modules that are imported while MPI_Init
     waits for the other ranks, without Python's lock. Raises ConfigError or WorldBroken."""
-    launcher = next(launcher for launcher in launchers() if launcher.name == identity.launcher)
+    launcher = launcher_named(identity.launcher)
     if launcher.meets_over_mpi:
         threading.Thread(target=_import_each, args=(ahead,), daemon=True).start()
     # MPI_Init and the two exchanges behind it have limits of their own
@@ -47,12 +47,19 @@ def connect(
         if identity.size == 1:  # the exported port may be in use by an earlier command
             store = server_store(LOOPBACK, 0, LOOPBACK, backend.needs_torch)
         else:
-            with ends_within(limit_s, what, partial(network_advice, NO_ANSWER), identity):
+            with ends_within(limit_s, what, partial(_unanswered, launcher, environ), identity):
                 store = launcher.open_store(identity, environ, backend, interface)
     except (RuntimeError, KeyError, ValueError, OSError, OverflowError) as error:
         text = f"rank {identity.rank} found no control plane: {error}"
         raise process_limit(error) or WorldBroken(text) from error
     return StoreControl(store, identity.rank, identity.size)
+
+
+def _unanswered(launcher: Launcher, environ: Mapping[str, str]) -> str:
+    """What to do where a connection is accepted, but not answered."""
+    if launcher.address(environ) is None:
+        return network_advice(NO_ANSWER)
+    return f"{NO_ANSWER}, or another process holds its port: export another MASTER_PORT"
 
 
 def _import_each(modules: Sequence[str]) -> None:

@@ -17,13 +17,18 @@ from commbench.core.layout import Layout
 from commbench.core.protocols import Backend
 from commbench.hardware.mpi_library import (
     HYDRA_LOCAL_RANK,
+    MVAPICH_RANK,
     OPEN_MPI_RANK,
     PMI_RANK,
     MpiLibrary,
     find,
-    launcher_kind,
 )
-from commbench.runtime.rendezvous import exported_identity, store_at, store_over_mpi
+from commbench.runtime.rendezvous import (
+    exported_address,
+    exported_identity,
+    store_at,
+    store_over_mpi,
+)
 
 from .given_world import FLUX_RANK
 from .host_list import LoginLauncher
@@ -38,6 +43,10 @@ YIELDING = {
     "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "16",
 }
 
+IDENTITIES = (  # rank, size, rank on its node
+    (OPEN_MPI_RANK, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    (MVAPICH_RANK, "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"),
+)
 KEEP_NAMES = "prte_keep_fqdn_hostnames"  # of Open MPI 5: whole names are compared
 
 
@@ -59,16 +68,19 @@ class Mpirun(LoginLauncher):
         return not self.chosen_hosts()
 
     def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
-        """Open MPI, or PMI, which MPICH's hydra, PALS and Flux export; `srun --mpi=pmi2` does so
-        too, and its ranks are srun's."""
-        kind = launcher_kind(environ)
-        if kind == "openmpi":
-            others = "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"
-            return exported_identity("mpirun", environ, OPEN_MPI_RANK, *others)
+        """Open MPI, MVAPICH2's mpirun_rsh, or PMI, which MPICH's hydra, PALS and Flux export; `srun
+        --mpi=pmi2` does so too, and its ranks are srun's."""
+        for rank, size, local_rank in IDENTITIES:
+            if rank in environ:
+                return exported_identity("mpirun", environ, rank, size, local_rank)
         is_other = not {HYDRA_LOCAL_RANK, FLUX_RANK} & set(environ) and is_step(environ)
-        if kind is None or is_other:
+        if PMI_RANK not in environ or is_other:
             return None
         return exported_identity("mpirun", environ, PMI_RANK, "PMI_SIZE", HYDRA_LOCAL_RANK)
+
+    def address(self, environ: Mapping[str, str]) -> tuple[str, int] | None:
+        is_exported = "MASTER_ADDR" in environ and "MASTER_PORT" in environ
+        return exported_address(environ) if is_exported else None
 
     def open_store(
         self,
@@ -77,10 +89,10 @@ class Mpirun(LoginLauncher):
         backend: Backend,
         interface: str | None,
     ) -> Any:
-        if "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
-            address = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
-            return store_at(*address, identity.rank == 0, backend.needs_torch)
-        return store_over_mpi(identity, backend, interface)
+        address = self.address(environ)
+        if address is None:
+            return store_over_mpi(identity, backend, interface)
+        return store_at(*address, identity.rank == 0, backend.needs_torch)
 
     def command(
         self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]

@@ -14,7 +14,15 @@ from commbench.core.errors import ConfigError
 from commbench.core.protocols import Backend, Launcher
 from commbench.runtime.exit_protocol import FOLDER
 
-from .given_world import ENV, ENV_VARIABLES, TORCHRUN_ID, env_identity, why_foreign, world_note
+from .given_world import (
+    ENV,
+    ENV_VARIABLES,
+    TORCHRUN_ID,
+    env_identity,
+    refuse_unread_rank,
+    why_foreign,
+    world_note,
+)
 
 if TYPE_CHECKING:  # a rank and the start of a command don't wait for Hydra
     from commbench.config.settings import Settings
@@ -38,6 +46,10 @@ def launchers() -> tuple[Launcher, ...]:
         getattr(module, name.capitalize())() for name, module in modules.items()
     ]
     return tuple(sorted(built, key=lambda launcher: launcher.precedence))
+
+
+def launcher_named(name: str) -> Launcher:
+    return next(launcher for launcher in launchers() if launcher.name == name)
 
 
 def is_called_per_node(name: str) -> bool:
@@ -64,6 +76,8 @@ def settle_world(environ: MutableMapping[str, str]) -> str | None:
     """
     identity = _exported(environ)
     foreign = None if identity is None else _foreign(identity, environ)
+    if identity is not None and foreign is None and identity.size > 1:
+        launcher_named(identity.launcher).address(environ)  # raises where they could not meet
     note = None if FOLDER in environ else world_note(identity, foreign, environ)
     if foreign is not None and identity is not None and identity.launcher == ENV:
         for name in (*ENV_VARIABLES, TORCHRUN_ID):
@@ -73,10 +87,13 @@ def settle_world(environ: MutableMapping[str, str]) -> str | None:
 
 def _exported(environ: Mapping[str, str]) -> RankIdentity | None:
     """What the variables say. The launcher that is closest to the process wins: torchrun inside of
-    mpirun or srun is torchrun."""
+    mpirun or srun is torchrun. Raises ConfigError for a rank that is not told of how many."""
     identities = (launcher.detect(environ) for launcher in launchers())
     identity = next((identity for identity in identities if identity is not None), None)
-    return identity or env_identity(environ)
+    identity = identity or env_identity(environ)
+    if identity is None and FOLDER not in environ:
+        refuse_unread_rank(environ)
+    return identity
 
 
 def _foreign(identity: RankIdentity, environ: Mapping[str, str]) -> str | None:

@@ -32,12 +32,8 @@ def check_startable(job: Job, elsewhere: bool = False) -> None:
                 f"\n  {command}" for command in commands if command
             )
         raise ConfigError(reason)
-    if settings.plan:
-        return
-    check_output(settings.output)
-    if not elsewhere and not settings.backend.hosts_ranks:
-        launcher = launcher_of(settings)
-        launcher.command(layout, (), mpi_library(settings.backend, launcher), ())
+    if not settings.plan:
+        check_output(settings.output)
 
 
 def check_experiment(requested: RequestedJobs, elsewhere: bool = False) -> None:
@@ -93,8 +89,9 @@ def _impossible(settings: Settings) -> Iterator[str]:
 
 
 def missing_requirements(settings: Settings, elsewhere: bool = False) -> Iterator[str]:
-    """What this machine lacks to run the settings, a line each: library and device; nodes and GPUs
-    unless the ranks run `elsewhere`. Raises ConfigError for an impossible launcher."""
+    """What this machine lacks to run the settings, a line each: library and device; nodes, GPUs and
+    the launcher's program unless the ranks run `elsewhere`. Raises ConfigError for an impossible
+    launcher."""
     yield from _impossible(settings)
     backend = settings.backend
     hosted = backend.hosts_ranks
@@ -113,6 +110,17 @@ def missing_requirements(settings: Settings, elsewhere: bool = False) -> Iterato
         yield f"layout={widest} needs {widest.nodes} nodes, {where}"
     if widest.nodes == 1 and reason is None and gpus_here and not hosted:
         yield from _missing_gpus(settings)
+    if launcher is not None and reason is None and widest.nodes <= reach and not elsewhere:
+        try:
+            layout = Layout.around(settings.layouts)
+            launcher.command(layout, (), mpi_library(backend, launcher), ())
+        except ConfigError as error:
+            yield str(error)
+
+
+def starts_here(settings: Settings) -> bool:
+    """Whether all ranks run on this machine."""
+    return settings.backend.hosts_ranks or launcher_of(settings).is_local
 
 
 def _missing_gpus(settings: Settings) -> Iterator[str]:

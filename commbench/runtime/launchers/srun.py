@@ -16,7 +16,12 @@ from commbench.core.errors import ConfigError
 from commbench.core.layout import MAX_RANKS, Layout
 from commbench.core.protocols import Backend, Launcher
 from commbench.hardware.mpi_library import find
-from commbench.runtime.rendezvous import exported_identity, store_at
+from commbench.runtime.rendezvous import (
+    exported_host,
+    exported_identity,
+    exported_port,
+    store_at,
+)
 
 from .host_list import hosts_of_word
 
@@ -65,6 +70,9 @@ class Srun(Launcher):
             "srun", environ, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID"
         )
 
+    def address(self, environ: Mapping[str, str]) -> tuple[str, int]:
+        return step_address(environ)
+
     def open_store(
         self,
         identity: RankIdentity,
@@ -72,7 +80,7 @@ class Srun(Launcher):
         backend: Backend,
         interface: str | None,
     ) -> Any:
-        return store_at(*step_address(environ), identity.rank == 0, backend.needs_torch)
+        return store_at(*self.address(environ), identity.rank == 0, backend.needs_torch)
 
     def command(
         self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]
@@ -128,11 +136,18 @@ def is_step(environ: Mapping[str, str]) -> bool:
 def step_address(environ: Mapping[str, str]) -> tuple[str, int]:
     """The address where the ranks of a step meet: MASTER_ADDR, or the first node; MASTER_PORT, or a
     port computed from the numbers of job and step. Raises ConfigError where Slurm exports no node
-    list."""
+    list, or this is rank 0 on another node."""
     nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
-    host = environ.get("MASTER_ADDR") or first_host(nodes)
+    is_exported = bool(environ.get("MASTER_ADDR"))
+    host = exported_host(environ) if is_exported else first_host(nodes)
+    here = environ.get("SLURMD_NODENAME", host)
+    if not is_exported and environ.get("SLURM_PROCID") == "0" and here != host:
+        raise ConfigError(
+            f"rank 0 is on {here}, but ranks meet on the first node, {host}: export"
+            f" MASTER_ADDR={here}, or start rank 0 there (srun -m arbitrary can place it elsewhere)"
+        )
     if environ.get("MASTER_PORT"):
-        return host, int(environ["MASTER_PORT"])
+        return host, exported_port(environ)
     numbers = (environ.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
     job, step = (int(number) if number.isdigit() else 0 for number in numbers)
     return host, PORTS[(job * STEPS + step) % len(PORTS)]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from commbench.core.case import RankIdentity
 from commbench.core.layout import Layout
 from commbench.core.protocols import Backend, Launcher
-from commbench.runtime.rendezvous import exported_identity, store_at
+from commbench.runtime.rendezvous import exported_address, exported_identity, store_at
 
 from .given_world import TORCHRUN_ID
 
@@ -31,6 +31,9 @@ class Torchrun(Launcher):
             "torchrun", environ, "RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK"
         )
 
+    def address(self, environ: Mapping[str, str]) -> tuple[str, int]:
+        return exported_address(environ)
+
     def open_store(
         self,
         identity: RankIdentity,
@@ -43,7 +46,7 @@ class Torchrun(Launcher):
         from torch.distributed.distributed_c10d import PrefixStore
 
         owner = environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and identity.rank == 0
-        store = store_at(environ["MASTER_ADDR"], int(environ["MASTER_PORT"]), owner)
+        store = store_at(*self.address(environ), owner)
         return PrefixStore(f"commbench/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
     def command(

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-import pytest
 from size_rows import size_rows
 
 from commbench.analysis.best import (
     BEST_CELLS,
-    Best,
-    Rival,
     best_backends_and_layouts,
     best_rows,
-    best_text,
     fastest_by_size,
 )
 from commbench.stats.difference import Measured
@@ -44,37 +40,6 @@ def test_without_intervals_nothing_is_fastest_by_size() -> None:
 def test_a_size_that_one_backend_has_alone_has_no_fastest_by_size() -> None:
     frame = size_rows({"a": [1.0, 2.0], "b": [2.0, 1.0]}, sizes=[8, 16])
     assert fastest_by_size(frame.iloc[:3]).message_bytes.tolist() == [8]
-
-
-@pytest.mark.parametrize(
-    ("launches", "slower_s", "text"),
-    [
-        (
-            2,
-            3e-6,
-            "mpi 1x2 was fastest in this run, ~1.00 us ±10%; gloo",
-        ),
-        (3, 3e-6, "mpi 1x2 is fastest, ~1.00 us ±10%; gloo 1x2 takes 3 x as long"),
-        (
-            2,
-            1e-6,
-            "gloo 1x2 (~1.00 us ±10%) and mpi 1x2 (~1.00 us ±10%) are not distinguishable with 2",
-        ),
-        (
-            3,
-            1e-6,
-            "gloo 1x2 (~1.00 us ±10%) and mpi 1x2 (~1.00 us ±10%) are not distinguishable over 3",
-        ),
-    ],
-)
-def test_three_launches_are_enough_to_name_the_fastest(
-    launches: int, slower_s: float, text: str
-) -> None:
-    rivals = [
-        Rival(name, measured(median_s, launches))
-        for name, median_s in (("mpi 1x2", 1e-6), ("gloo 1x2", slower_s))
-    ]
-    assert best_text(Best.of({}, 8, rivals)).startswith(text)
 
 
 def test_layouts_are_compared_where_they_have_as_many_ranks() -> None:

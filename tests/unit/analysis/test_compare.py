@@ -281,9 +281,27 @@ def test_the_environment_is_a_variable() -> None:
         compare(ring, tree)
 
 
+def test_one_variable_of_the_environment_is_compared_and_the_others_must_be_alike() -> None:
+    one, four, other = (
+        launches(QUIET, env={"LINKS": links, "PROTO": proto})
+        for links, proto in (("1", "Simple"), ("4", "Simple"), ("4", "LL"))
+    )
+    (record,) = compare(one, four, by="env.LINKS").to_dict("records")
+    assert (record["sides"], record["env"]) == ("both", "PROTO=Simple")
+    every = pd.concat([one, four.assign(run_id=lambda rows: "n" + rows["run_id"])])
+    (record,) = compare(every, every, by="env.LINKS=1:4").to_dict("records")
+    assert (record["base_launches"], record["new_launches"]) == (len(one), len(four))
+    with pytest.raises(ConfigError, match=r"env\.LINKS=2; it has 1, 4"):
+        compare(every, every, by="env.LINKS=2:4")
+    with pytest.raises(ConfigError, match=r"env \(PROTO=Simple / PROTO=LL\)"):
+        compare(one, other, by="env.LINKS")
+
+
 @pytest.mark.parametrize(
     ("by", "line"),
     [
+        ("env.", "--by env. is not a variable"),
+        ("layout.nodes", "--by layout.nodes is not a variable"),
         ("message_bytes", "different payloads can't be compared; allowed: backend"),
         ("dtype", "different payloads"),
         ("benchmark", "different payloads"),
@@ -629,7 +647,8 @@ def test_what_may_differ_is_parsed() -> None:
 @given(st.text(max_size=30))
 def test_any_other_word_is_refused(word: str) -> None:
     name = word.strip().partition("=")[0]
-    if name in set(NAMES) - set(PAYLOAD) or not word.strip():
+    is_entry = name.startswith(("env.", "backend_options."))
+    if name in set(NAMES) - set(PAYLOAD) or is_entry or not word.strip():
         return
     with pytest.raises(ConfigError, match="--by"):
         parse_by([word])

@@ -237,6 +237,7 @@ def test_a_simulated_world_with_a_slow_direction_and_a_fast_network_is_named(
     capsys.readouterr()
     page = tmp_path / "report.html"
     assert report([str(folder), "--html", str(page)]) == 0
+    assert report([str(folder)]) == 0
     terminal = " ".join(capsys.readouterr().out.split())
     for shown in (terminal, page.read_text()):
         assert "2 of 2 guidelines violated, by 3 comparisons." in shown

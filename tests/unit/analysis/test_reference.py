@@ -12,6 +12,7 @@ from commbench.analysis.normal import JUDGED_COLUMNS
 from commbench.analysis.reference import (
     UNITS,
     Point,
+    of_experiment,
     read_file,
     references,
 )
@@ -72,3 +73,20 @@ def test_a_file_is_inherited_from_the_top_down_and_says_which_keys_it_may_have()
         list(read_file(text.replace("{backend: tcp}, by", "{backend: tcp}, colour: red, by")))
     with pytest.raises(ValueError, match="unpack"):
         list(read_file(text.replace("floor: 5", "floor: 5, value: 6")))
+
+
+def test_the_osu_tables_are_complete() -> None:
+    curves = {
+        (each.setting, each.column): {point.message_bytes: point.value for point in each.points}
+        for each in of_experiment("ec2_streams")
+        if len(each.points) > 1
+    }
+    assert len(curves) == 4
+    assert all([*curve] == [2**power for power in range(23)] for curve in curves.values())
+    rates, messages = (
+        curves["mpi, 72 pairs", name] for name in ("algbw_gb_per_s", "message_rate_per_s")
+    )
+    assert rates[4096] == 11967.32
+    # the two columns of the note agree with each other: bytes x messages/s
+    for size, rate in rates.items():
+        assert messages[size] * (size or 0) / 1e6 == pytest.approx(rate, rel=1e-3)

@@ -81,6 +81,11 @@ def test_a_file_is_read_with_suffixes_and_empty_lines(tmp_path: Path) -> None:
     assert traffic.text.startswith(f"{path}@")
 
 
+def test_the_mark_of_a_windows_editor_is_no_number(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text("0 8\n16 0\n", encoding="utf-8-sig")
+    assert parse_traffic(str(tmp_path / "t")).matrix(2, 0).tolist() == [[0, 8], [16, 0]]
+
+
 def test_the_digest_of_a_file_is_of_its_numbers(tmp_path: Path) -> None:
     text = parse_traffic(written(tmp_path, "0 4K\n0 0\n")).text
     assert parse_traffic(written(tmp_path, "0  4096 \n\n0 0")).text == text

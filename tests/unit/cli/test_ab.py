@@ -278,6 +278,8 @@ def test_inside_a_world_it_is_refused(
         "RANK": "0",
         "WORLD_SIZE": "2",
         "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
     }.items():
         monkeypatch.setenv(name, value)
     assert main(["ab", "backend=gloo", "--vs", "seed=1"]) == 2

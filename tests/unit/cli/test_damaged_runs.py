@@ -12,6 +12,7 @@ import pytest
 
 import commbench
 from commbench.cli.main import main
+from commbench.results.columns import CASES, Column
 
 READERS = ("resume", "show", "report", "export", "compare", "replay")
 DAMAGES: dict[str, Callable[[Path], object]] = {
@@ -82,6 +83,9 @@ def test_a_finished_run_without_its_cases_says_so(
         ("median_s", None, "has a case with status ok and without median_s"),
         ("window", 2**63 - 1, "has window 9223372036854775807, which no case has"),
         ("started_at", 2**62, "has started_at 4611686018427387904, which no case has"),
+        ("status", "fine", "has status 'fine', which no case has"),
+        ("headline", "none", "has headline 'none', which no case has"),
+        ("headline", "receiver", "has a case with the clock of a pair, and without a pair"),
         ("visit_launches", [], "has visit_medians_s and visit_launches of different lengths"),
         ("visit_medians_s", [1e-6] * 99, "has visit_medians_s and visit_launches of different"),
     ],
@@ -96,6 +100,28 @@ def test_a_value_that_no_case_has_is_refused_by_every_reader_alike(
         lines = capsys.readouterr().err.splitlines()
         assert (status, len(lines)) == (2, 1), (reader, lines)
         assert f"{path} {cause}" in lines[0], reader
+
+
+WRONG_KINDS: dict[str, object] = {
+    "text": 5, "integer": "5", "number": "5", "flag": 1, "texts": [5], "numbers": ["5"],
+    "map": 5, "time": 5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("column", CASES, ids=lambda column: column.name)
+def test_a_column_of_another_type_is_refused_in_one_line(
+    run: Path, capsys: pytest.CaptureFixture[str], column: Column
+) -> None:
+    path = run / "cases.parquet"
+    table = pq.read_table(path)
+    values = pa.array([WRONG_KINDS[column.kind]] * len(table))
+    at = table.schema.get_field_index(column.name)
+    pq.write_table(table.set_column(at, column.name, values), path)
+    for reader in ("show", "report", "compare"):
+        status = main(words_of(reader, run))
+        lines = capsys.readouterr().err.splitlines()
+        assert (status, len(lines)) == (2, 1), (reader, lines)
+        assert f"{path}: column {column.name} is not of type" in lines[0], reader
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def lines_of(doctor_text: str) -> list[str]:
         (["--help"], 0),
         (["doctor"], 0),
         (["-m", "backend=gloo,foo", "plan=true"], 2),
-        (["plan=true", "layout=2x4"], 0),
+        (["plan=true", "layout=2x4"], 2),
     ],
     ids=str,
 )
@@ -75,9 +75,7 @@ def test_what_needs_no_world_prints_an_answer_or_a_refusal_and_imports_no_torch(
     assert imported & HEAVY == set()
     messages = [line for line in lines if not line.startswith("import time:")]
     assert done.returncode == status
-    assert (messages == []) == (done.returncode == 0) and (done.stdout == "") == (
-        done.returncode == 2
-    )
+    assert (messages == []) != (done.stdout == "")
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pandas as pd
 import pyarrow as pa
@@ -65,24 +66,14 @@ def test_the_best_backend_and_the_crossover_are_the_planted_ones(
         run_of(tmp_path, number)
     out, _ = output_of(capsys, str(tmp_path), "--benchmark", "all_reduce")
     words = " ".join(out.split())
-    assert (
-        "small messages (8 B): mpi 1x2 (native) was fastest in this run" in words
-        and "is fastest" not in words
-    )
-    assert "Large ones (2 MiB): gloo 1x2 (python) (" in words  # 1.3 x
-    assert re.search(
-        r"mpi 1x2 \(native\) \([\d.]+ ms ±2%\) are not distinguishable with 1 launch, too few to be"
-        r" sure",
-        words,
-    )
+    assert "fastest in this run all_reduce 8 B 60.2 us ±2% 0.514 us ±2% mpi 1x2 (native)" in words
+    assert "all_reduce 2 MiB 1740 us ±2% 2351 us ±2% not distinguishable" in words  # 1.3 x
     for number in (12, 13, 24, 25, 36, 37):
         run_of(tmp_path, number)
     out, _ = output_of(capsys, str(tmp_path), "--benchmark", "all_reduce")
     words = " ".join(out.split())
-    assert (
-        "small messages (8 B): mpi 1x2 (native) is fastest" in words and "in this run" not in words
-    )
-    assert "Large ones (2 MiB): gloo 1x2 (python) is fastest" in words
+    assert re.search(r"fastest all_reduce 8 B .* mpi 1x2 \(native\) all_reduce 2 MiB", words)
+    assert re.search(r"all_reduce 2 MiB [^*]* gloo 1x2 \(python\) \*", words)
     assert "mpi (native) below 2" in words and "gloo (python) above" in words
 
 
@@ -108,22 +99,35 @@ def test_labels_are_compared_and_stand_side_by_side(
         )
     out, _ = output_of(capsys, str(tmp_path))
     words = " ".join(out.split())
-    assert "simulated 1x2 (label tuned) (4.00 us ±0%) and simulated 1x2 (8.00 us ±0%)" in words
+    assert "operation message label tuned no label fastest in this run" in words
+    assert "all_reduce 8 B 4.00 us ±0% 8.00 us ±0% not distinguishable" in words
     assert "all_reduce no label us ± busbw MB/s tuned us ±" in words
     assert "2 ranks on 1 node," in out
 
 
-def test_a_fit_is_said_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_of(tmp_path, 0)
-    out, _ = output_of(capsys, str(tmp_path), "--benchmark", "all_reduce")
-    fit = (
-        r"all_reduce, gloo python.*: fit from 8 B to 2 MiB: [\d.]+ us per message plus its bytes at"
-        r" [\d.]+ GB/s;"
+@pytest.mark.parametrize(
+    ("overrides", "command"),
+    [
+        ([["backend=mpi", "trial=0"], ["backend=mpi", "trial=1"]], "backend=mpi timing=rigorous"),
+        (
+            [["sizes=[8,64]", "backend=gloo"], ["sizes=[8,64]", "backend=mpi", "timing=quick"]],
+            "-m backend=gloo,mpi 'sizes=[8,64]' timing=rigorous",
+        ),
+        ([["backend=gloo", "layout=1x2"], ["backend=mpi", "layout=1x4"]], ""),
+        ([["backend=gloo"], None], ""),
+    ],
+)
+def test_what_covers_launches_is_one_command_to_paste(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], overrides: list[Any], command: str
+) -> None:
+    for number, words in enumerate(overrides):
+        run_of(tmp_path, 12 * number, overrides=words)
+    out, _ = output_of(capsys, str(tmp_path))
+    assert [line for line in out.splitlines() if line.startswith("commbench ")] == (
+        [f"commbench {command}"] if command else []
     )
-    assert re.search(
-        rf"{fit} half of that rate at \d+ KiB; the fit misses no size by more than [\d.]+ %\.",
-        " ".join(out.split()),
-    )
+    how = "the command below" if command else "timing=rigorous"
+    assert f"{how} measures several" in " ".join(out.split()) and "trial=" not in out
 
 
 def test_several_launches_are_put_together(
@@ -153,7 +157,7 @@ def test_a_rigorous_run_counts_its_launches(
         run_of(tmp_path, number, launches=3)
     out, _ = output_of(capsys, str(tmp_path), "--benchmark", "all_reduce")
     words = " ".join(out.split())
-    assert "small messages (8 B): mpi 1x2 (native) is fastest" in words and " 3 launches" in words
+    assert "fastest all_reduce 8 B" in words and " 3 launches" in words
     assert (
         "measured in one launch" not in words
         and "in this run" not in words
@@ -169,6 +173,34 @@ def test_top_cuts_tables_and_says_so(
         run_of(tmp_path, number)
     out, _ = output_of(capsys, str(tmp_path), "--top", "3")
     assert "... and 97 more: --top 100" in out
+
+
+def test_one_figure_is_written_with_its_title_and_the_report_is_not_printed_again(
+    measured: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    files = [str(tmp_path / f"figure.{form}") for form in ("png", "svg")]
+    words = (str(measured), "--benchmark", "all_reduce", "--png", files[0], "--svg", files[1])
+    out, _ = output_of(capsys, *words)
+    assert Path(files[0]).read_bytes().startswith(b"\x89PNG")
+    drawn = "".join(ElementTree.fromstring(Path(files[1]).read_bytes()).itertext())
+    assert "all_reduce: time of one operation over message size" in drawn
+    assert out.startswith("Answers\n") and "Machines" not in out
+    assert out.splitlines()[-2:] == [f"figure: {file}" for file in files]
+
+
+def test_results_without_a_figure_say_so(tmp_path: Path) -> None:
+    run = commbench.run(*WORDS, "benchmark=barrier", f"output={tmp_path}")
+    with pytest.raises(ConfigError, match="--png: these results have no figure; measure several"):
+        command([str(run / "cases.parquet"), "--png", str(tmp_path / "x.png")])
+
+
+def test_a_table_is_printed_as_markdown(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = output_of(capsys, str(measured), "--markdown")
+    heads, rule, *rows = out.partition("\n\n")[0].splitlines()
+    assert heads == "| operation | message | simulated virtual |" and rule == "| --- | --- | --- |"
+    assert [row.split(" | ")[0] for row in rows] == ["| p2p_latency"] * 2 + ["| all_reduce"] * 2
+    out, _ = output_of(capsys, str(measured), "--markdown", "--benchmark", "all_reduce")
+    assert "\ntime in us\n\n| size | " in out and out.count("| 64 KiB | ") == 2
 
 
 def test_a_file_of_cases_is_a_source(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:

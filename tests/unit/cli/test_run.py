@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
+from places import DATA
 
+import commbench
 from commbench.cli import jobs
+from commbench.cli import run as run_module
 from commbench.cli.report import report
 from commbench.cli.run import run
-from commbench.core.errors import WorldBroken
+from commbench.core.errors import ConfigError, WorldBroken
 from commbench.results.run_folder import write_json
 from commbench.runtime import launch
+from commbench.runtime.output import BUSY
 from commbench.runtime.recovery import Resume
+
+QUICK = ("benchmark=p2p_latency", "sizes=[8]", "timing=fixed", "timing.repetitions=2")
 
 
 @pytest.mark.parametrize("begun", [True, False])
@@ -36,6 +46,34 @@ def test_a_run_that_lost_its_ranks_says_how_to_finish_it(
         hint.startswith(f"; finish it with: commbench resume {tmp_path}/") if begun else hint == ""
     )
     assert broken.value.stacks == ("rank 1: case.py:1 measure",)
+
+
+@pytest.mark.parametrize(
+    ("layout", "load", "said"),
+    [
+        ("1x2", 0.0, None),
+        ("1x64", 0.0, "64 ranks share 2 cores (one each: layout=1x2)"),
+        (
+            "1x4",
+            7.0,
+            "4 ranks share 2 cores (one each: layout=1x2), on a busy machine (load 7 on 2 cores)",
+        ),
+    ],
+)
+def test_ranks_that_share_cores_are_told_before_they_measure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, load: float, said: str | None
+) -> None:
+    seen = []
+
+    def start(spec: launch.WorldSpec) -> int:
+        seen.append(os.environ.get(BUSY))
+        return 0
+
+    monkeypatch.setattr(launch, "start", start)
+    monkeypatch.setattr("commbench.cli.run.cpu_limit_cores", lambda: 2.0)
+    monkeypatch.setattr("commbench.cli.run.load_facts", lambda root: {"host.load_1min": load})
+    run(["backend=gloo", f"layout={layout}", f"output={tmp_path}"])
+    assert seen == [said]
 
 
 @pytest.mark.parametrize(
@@ -111,3 +149,36 @@ def test_without_the_report_an_experiment_says_how_to_get_its_answer(
     assert run(words) == 0
     said = capsys.readouterr()
     assert "pip install 'commbench[report]'" in said.err and "published" not in said.out
+
+
+@pytest.mark.usefixtures("outside_any_world")
+@pytest.mark.parametrize("backend", ["simulated", pytest.param("tcp", marks=pytest.mark.long)])
+def test_a_run_in_another_thread_than_the_main_one_measures(backend: str, tmp_path: Path) -> None:
+    run_here = partial(commbench.run, *QUICK, backend=backend, output=tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        folder = pool.submit(run_here).result(100)
+    assert list(commbench.load(folder)["status"]) == ["ok"]
+
+
+@pytest.mark.usefixtures("outside_any_world")
+def test_one_thread_measures_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it ends, another is refused; after an error it is not."""
+    measure = partial(commbench.run, *QUICK, backend="simulated", output=tmp_path)
+
+    def run_session(*_: object) -> int:
+        with ThreadPoolExecutor(1) as pool, pytest.raises(ConfigError, match="another thread"):
+            pool.submit(measure).result(10)
+        raise WorldBroken("the first one")
+
+    with monkeypatch.context() as patch, pytest.raises(WorldBroken, match="the first one"):
+        patch.setattr(run_module, "run_session", run_session)
+        measure()
+    assert measure().is_dir()
+
+
+@pytest.mark.usefixtures("outside_any_world")
+def test_a_rank_of_a_launcher_starts_no_world_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in json.loads((DATA / "environments" / "openmpi5.json").read_text())[1].items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match="this process is rank 1 of 2 of mpirun"):
+        commbench.run(backend="simulated")

@@ -196,12 +196,19 @@ def test_a_plan_is_sorted_and_shows_what_varies(
     assert lines[-1].startswith("simulated, timing default: 16 cases, 16 to measure, about ")
 
 
+def test_fixed_repetitions_have_no_time_but_the_budgets(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("backend=simulated", "timing=fixed", "sizes=[8]", "layout=1x2", "plan=true")
+    status, lines = run_command(capsys, *words)
+    assert status == 0 and lines[0].endswith(" at most")
+    assert ", at most " in lines[-1] and " about " not in lines[-1]
+
+
 def test_a_plan_of_thousands_of_ranks_is_read_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("backend=mpi", "layout=64x64", "pairs=all", "schedule=rounds", "sizes=[8,1MiB]")
     begin_s = time.process_time()
     status, lines = run_command(capsys, *words, "budget.memory_share=1", "plan=true")
     assert time.process_time() - begin_s < 5 * LARGE_PLAN_S
-    assert status == 0 and max(map(len, lines)) <= 110
+    assert status == 2 and max(map(len, lines)) <= 110
     latency = [line.split() for line in lines if line.startswith("p2p_latency")]
     assert [" ".join(line[1:11]) for line in latency] == [
         "0-0 .. 2046-2045 (at most 4096 at once) 8 B",
@@ -212,6 +219,33 @@ def test_a_plan_of_thousands_of_ranks_is_read_at_once(capsys: pytest.CaptureFixt
     assert "a run of this plan is refused: pairs=all makes 33554432 cases here, at most" in text
     assert "mpi, timing default: 32,766 cases (67,108,864 pairs), " in text
     assert lines[-1] == "it can't start here: layout=64x64 needs 64 nodes, this is one machine"
+
+
+@pytest.mark.parametrize(
+    ("words", "here", "status"),
+    [
+        (("backend=simulated",), True, 0),
+        (("backend=gloo", "layout=2x8"), False, 2),
+        (("backend=gloo", "layout=2x1", "launcher=ssh", "launcher.hosts=[a,b]"), False, 0),
+    ],
+)
+def test_only_the_plan_of_this_machine_leaves_out_what_its_memory_lacks(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], here: bool, status: int
+) -> None:
+    more = ("benchmark=all_to_all", "sizes=[8TiB]", "plan=true")
+    seen, lines = run_command(capsys, *words, *more)
+    text = "\n".join(lines)
+    assert ("1 case, 0 to measure" in text, "1 case, 1 to measure" in text) == (here, not here)
+    assert seen == status and ("memory is not checked" in text) is not here
+
+
+def test_a_plan_says_that_its_launcher_is_not_installed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    status, lines = run_command(capsys, "launcher=srun", "sizes=[8]", "plan=true")
+    assert status == 2
+    assert lines[-1].startswith("it can't start here: launcher=srun: there is no srun here; ")
 
 
 def test_a_plan_names_each_reason_once_and_marks_its_cases(

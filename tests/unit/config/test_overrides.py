@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from commbench.config.compose import ConfigComposer
@@ -26,6 +28,9 @@ from commbench.core.errors import ConfigError
             ["sizes=[8,16]", "label=''", "output='/a b'"],
         ),
         ("layout=1x2", ["layout=1x2"]),
+        ({"sizes": np.array([8, 64])}, ["sizes=[8,64]"]),
+        ({"sizes": pd.Series([8, 64])}, ["sizes=[8,64]"]),
+        ({"sizes": [np.int64(8)], "verbose": np.bool_(True)}, ["sizes=[8]", "verbose=true"]),
     ],
     ids=str,
 )
@@ -41,3 +46,17 @@ def test_overrides_from_python_are_those_of_the_command_line(given: Any, texts: 
 def test_a_word_that_is_no_override_is_refused(given: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         override_texts(given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "search.switches={n-1: leaf1, n2.cluster: 12}",
+        {"search.switches": {"n-1": "leaf1", "n2.cluster": 12}},
+    ],
+    ids=str,
+)
+def test_hosts_have_switches_without_being_known(given: Any) -> None:
+    with ConfigComposer() as composer:
+        (job,) = composer.jobs(override_texts(given), multirun=False)
+    assert job.settings.search.switches == {"n-1": "leaf1", "n2.cluster": "12"}

@@ -39,14 +39,20 @@ def test_a_large_range_ends_where_it_says() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("1K", "'1K' is ambiguous: 1KiB (binary) or 1kB (decimal)?"),
-        ("2.5M", "2.5MiB (binary) or 2.5MB (decimal)?"),
-        ("8..1g", "1GiB (binary) or 1GB (decimal)?"),
+        ("1K", "'1K' is ambiguous: write 1KiB (binary) or 1kB (decimal)"),
+        ("2.5M", "2.5MiB (binary) or 2.5MB (decimal)"),
+        ("8..1g", "1GiB (binary) or 1GB (decimal)"),
         ("8..4", "does not rise"),
         ("0..8", "does not rise"),
         ("8..64*1", "the factor '1' is not a whole number from 2 to 1024"),
         ("8..64*", "the factor '' is not"),
         ("1..3", "begin at 4"),
+        ("64mb", "write 64MiB (binary) or 64MB (decimal); a range is written 8..1MiB"),
+        ("64mib", "write 64MiB;"),
+        ("1MiB-64MiB", "sizes=1MiB-64MiB: a range has two dots: sizes=1MiB..64MiB"),
+        ("1MiB:64MiB", "two dots: sizes=1MiB..64MiB"),
+        ("8 to max", "two dots: sizes=8..max"),
+        ("8...64", "two dots: sizes=8..64"),
         ("8..x", "'x' is not a number of bytes"),
     ],
 )

@@ -54,7 +54,7 @@ def test_a_case_without_an_overlap_stays_as_it_is_and_has_no_time_of_a_computati
 
 @pytest.mark.parametrize(
     "change",
-    [{"timer": "host_sync"}, {"timer": "graph"}, {"sync": "clock"}],
+    [{"timer": "host_sync"}, {"timer": "graph"}],
     ids=lambda change: str(change),
 )
 def test_the_computation_beside_is_left_out_where_the_clock_cannot_end_with_it(

@@ -99,6 +99,12 @@ def test_a_table_that_is_too_wide_keeps_its_headings_and_shortens_texts_by_their
     assert narrow.splitlines()[1].split() == ["name", "us"]
 
 
+def test_a_heading_is_as_printable_as_a_cell() -> None:
+    columns = [TableColumn("\x1b[2J\u202ebackend\nus")]
+    heading, unit, cell = table_text(columns, [["\x1b[2J"]], Terminal(80)).splitlines()
+    assert (heading, unit, cell) == ("\\x1b[2J\\u202ebackend", "us", "\\x1b[2J")
+
+
 @pytest.mark.parametrize("width", [80, None])
 @pytest.mark.parametrize("cell", [" ", "x", "x y ", "漢"])
 def test_a_table_takes_time_in_proportion_to_its_texts(cell: str, width: int | None) -> None:

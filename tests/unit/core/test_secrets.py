@@ -4,6 +4,7 @@ a result."""
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 import commbench
 from commbench.config.compose import ConfigComposer
 from commbench.core.errors import ConfigError
-from commbench.core.secrets import MASK, mask, recorded, recorded_override
+from commbench.core.secrets import MASK, is_secret, mask, recorded, recorded_override
 from commbench.runtime import launch
 
 SECRET = "hunter2-qwerty"
@@ -65,9 +66,56 @@ def test_any_override_can_be_written_down(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "name",
+    [
+        *("AWS_SECRET_ACCESS_KEY", "api_key", "FOO_TOKEN", "access_token", "token", "COOKIE"),
+        *("PASSWORD", "DB_PASS", "SSHPASS", "env.DB_PASS", "pass", "passphrase", "X-Amz-Signature"),
+        *("MYSQL_PWD", "Pwd", "pwd", "FI_PSK", "wifi.psk", "sig", "Authorization"),
+    ],
+)
+def test_the_name_of_a_credential(name: str) -> None:
+    assert is_secret(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("timing.pass_s", "pass_s", "OMPI_MCA_bypass", "compass", "PASSES", "PASSIVE"),
+        *("PWD", "OLDPWD", "env.PWD", "TOKENIZERS_PARALLELISM", "GIT_AUTHOR_NAME"),
+        *("signal", "PSKILL", "UPSKILL", "NCCL_SOCKET_IFNAME"),
+    ],
+)
+def test_the_name_of_no_credential(name: str) -> None:
+    assert not is_secret(name)
+
+
+def test_no_key_of_the_configuration_is_taken_for_a_credential() -> None:
+    """A masked value can't be measured again: resume and a second measurement would fail."""
+    files = (Path(__file__).parents[3] / "conf").rglob("*.yaml")
+    keys = {key for file in files for key in re.findall(r"^ *(\w+):", file.read_text(), re.M)}
+    assert {"pass_s", "target", "latency_s"} <= keys
+    assert [key for key in keys if is_secret(key)] == []
+    assert recorded_override("timing.pass_s=0.2") == "timing.pass_s=0.2"
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [
         (f"token={SECRET}", "token=***"),
+        (f"run --token {SECRET} -n 2", "run --token *** -n 2"),
+        (f"--db-password '{SECRET} {SECRET}' -v", "--db-password *** -v"),
+        (f"Uid=me;Pwd={SECRET};Db=x", "Uid=me;Pwd=***;Db=x"),
+        (f"sv=1;sig={SECRET}", "sv=1;sig=***"),
+        ("id=AKIAIOSFODNN7EXAMPLE", "id=***"),
+        ("aws_ASIAIOSFODNN7EXAMPLE", "aws_***"),
+        (
+            f"a\n-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\n-----END RSA PRIVATE KEY-----\nb",
+            "a\n***\nb",
+        ),
+        (f"-----BEGIN PRIVATE KEY-----\\n{SECRET}", "***"),
+        ("--tokenizer bert --passes 3 -v", "--tokenizer bert --passes 3 -v"),
+        ("PWD=/home/me", "PWD=/home/me"),
+        ("-----BEGIN CERTIFICATE-----", "-----BEGIN CERTIFICATE-----"),
         (f'{{"api_key": "{SECRET} {SECRET}", "a": 1}}', '{"api_key": ***, "a": 1}'),
         (f"a=1 DB_PASSWORD='{SECRET} {SECRET}' b=2", "a=1 DB_PASSWORD=*** b=2"),
         (f"Bearer {SECRET}", "Bearer ***"),
@@ -90,7 +138,11 @@ def test_credentials_in_a_text_are_masked(text: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a", "KEY", "KEY ", "key=", "a:", "tokens=1", "'", "-", "eyJ.", "=", "a@:"]
+    "text",
+    [
+        *("a", "KEY", "KEY ", "key=", "a:", "tokens=1", "'", "-", "eyJ.", "=", "a@:", "--key "),
+        *("-----BEGIN ", "-----BEGIN PRIVATE KEY"),
+    ],
 )
 def test_the_time_of_masking_is_in_proportion_to_the_text(text: str) -> None:
     def seconds(characters: int) -> float:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from places import ROOT
 
 import commbench
 
@@ -60,7 +59,6 @@ def copy_with_priority(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(
         Path(commbench.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__")
     )
-    shutil.copytree(ROOT / "conf", package / "conf")
     table = package / "core" / "variables.py"
     head, mark, rest = table.read_text().partition("    timing: str = variable(")
     table.write_text(f"{head}{ADDED.lstrip(chr(10))}{mark}{rest}")

@@ -68,12 +68,6 @@ def test_messages_that_nobody_waits_for_are_refused_for_every_library() -> None:
     Lowered.of(Program(steps=(*posted, WaitAll((1,)), WaitAll((0,)))).repeated(2), "none", kind)
 
 
-def test_a_program_with_agreed_starts_has_a_barrier_before_each_block_and_waits_for_them() -> None:
-    assert Lowered.of(PROGRAM, "clock", kind) == Lowered(
-        ("Send", "Send"), ("Copy",), ("Barrier",), clocked=True
-    )
-
-
 class Log:
     """Calls in the order they came, with the time of each."""
 

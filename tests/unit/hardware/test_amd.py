@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from commbench.cli.doctor import machine_text
 from commbench.hardware import amd, gpu
 from commbench.hardware.topology import ROCM_TOPOLOGY_FACT, matrix_text
 
@@ -50,6 +51,7 @@ FACTS = {
     **{f"gpu.{number}.pci_bus_id": pci for number, pci in enumerate(PCI)},
     **{f"gpu.{number}.memory_total_bytes": BYTES for number in range(2)},
 }
+NO_LINKS = "links of the GPUs: rocm-smi is not installed"
 Install = Callable[[str, str, str], None]
 
 
@@ -72,15 +74,15 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         program.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
 
-    amd.gpus.cache_clear()
+    amd.listing.cache_clear()
     yield install
-    amd.gpus.cache_clear()
+    amd.listing.cache_clear()
 
 
 @pytest.mark.parametrize("text", [json.dumps(AMD_SMI), json.dumps({"gpu_data": AMD_SMI})])
 def test_amd_smi_describes_the_gpus(install: Install, text: str) -> None:
     install("amd-smi", "static", text)
-    assert gpu.collect() == FACTS
+    assert gpu.collect() == FACTS | {"gpu.reason": NO_LINKS}
 
 
 def test_rocm_smi_answers_where_amd_smi_does_not(install: Install) -> None:
@@ -93,11 +95,88 @@ def test_rocm_smi_answers_where_amd_smi_does_not(install: Install) -> None:
     assert facts == FACTS
 
 
-def test_what_is_not_said_is_unknown(install: Install) -> None:
+BEFORE = "WARNING: User is missing the following required groups: render, video [sudo].\n"
+
+
+@pytest.mark.parametrize("before", [BEFORE, f"[WARN] {BEFORE}", BEFORE.strip()])
+def test_warnings_before_the_json_do_no_harm(install: Install, before: str) -> None:
+    install("amd-smi", "static", before + json.dumps({"gpu_data": AMD_SMI}, indent=4))
+    assert gpu.collect() == FACTS | {"gpu.reason": NO_LINKS}
+
+
+@pytest.mark.parametrize(
+    ("size", "size_bytes"),
+    [
+        ("196592 MB", BYTES),
+        ("196592MiB", BYTES),
+        ({"value": 192, "unit": "GiB"}, 192 * 2**30),
+        ({"value": "0.25", "unit": "TB"}, 2**38),
+        ({"value": 4096, "unit": "kB"}, 2**22),
+        (str(BYTES), BYTES),
+        (BYTES, BYTES),
+    ],
+)
+def test_memory_is_read_in_every_unit(install: Install, size: object, size_bytes: int) -> None:
+    install("amd-smi", "static", json.dumps([{**AMD_SMI[0], "vram": {"size": size}}]))
+    assert gpu.collect()["gpu.0.memory_total_bytes"] == size_bytes
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "missing"),
+    [
+        ({"bus": "N/A"}, "pci_bus_id", "PCI bus id"),
+        ({"bus": {"bdf": ["x"]}}, "pci_bus_id", "PCI bus id"),
+        ({"vram": {"size": {"value": 9, "unit": "furlongs"}}}, "memory_total_bytes", "memory"),
+        ({"vram": {"size": {"value": 9}}}, "memory_total_bytes", "memory"),
+        ({"vram": None}, "memory_total_bytes", "memory"),
+        ({"asic": []}, "name", "name"),
+    ],
+)
+def test_a_value_in_another_form_costs_only_itself_and_is_named(
+    install: Install, values: dict[str, object], key: str, missing: str
+) -> None:
+    install("amd-smi", "static", json.dumps([AMD_SMI[0], {**AMD_SMI[1], **values}]))
+    facts = gpu.collect()
+    reason = f"amd-smi does not say, or not in a known form: {missing} of GPU 1; {NO_LINKS}"
+    assert facts.pop("gpu.reason") == reason
+    assert facts == {name: value for name, value in FACTS.items() if name != f"gpu.1.{key}"}
+
+
+def test_what_rocm_smi_does_not_say_is_named(install: Install) -> None:
+    cards = {name: dict(card) for name, card in ROCM_SMI.items() if name != "system"}
+    del cards["card0"]["PCI Bus"]
+    cards["card1"]["VRAM Total Memory (B)"] = "unknown"
+    install("rocm-smi", "--showproductname", WARNING + json.dumps(cards))
+    install("rocm-smi", "--showtopo", TOPOLOGY)
+    facts = gpu.collect()
+    missing = "PCI bus id of GPU 0, memory of GPU 1, driver version of GPU 0-1"
+    assert facts["gpu.reason"] == f"rocm-smi does not say, or not in a known form: {missing}"
+    assert facts["gpu.0.memory_total_bytes"] == BYTES and facts["gpu.1.pci_bus_id"] == PCI[1]
+
+
+def test_what_is_not_said_is_unknown_and_named(install: Install) -> None:
     silent = {"asic": {"market_name": "N/A"}, "bus": {"bdf": "N/A"}, "vram": {"size": "N/A"}}
     install("amd-smi", "static", json.dumps([silent]))
-    assert gpu.collect() == {"gpu.count": 1}
+    facts = gpu.collect()
+    assert "name of GPU 0, PCI bus id of GPU 0, memory of GPU 0, driver" in facts.pop("gpu.reason")
+    assert facts == {"gpu.count": 1}
     assert gpu.own_gpu(0, {}) == {"gpu.own.visible": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("AMDSMI_STATUS_NOT_INIT", "amd-smi printed no JSON that can be read: AMDSMI_STATUS_NOT"),
+        (json.dumps(AMD_SMI)[:300], "amd-smi printed no JSON that can be read: [{"),
+        ("[]", "amd-smi lists none"),
+        ('{"gpu_data": "none"}', "amd-smi lists none"),
+    ],
+)
+def test_why_no_gpu_is_known_is_said(install: Install, text: str, reason: str) -> None:
+    install("amd-smi", "static", text)
+    said = gpu.collect()["gpu.reason"]
+    assert reason in said and said.endswith("; rocm-smi is not installed")
+    assert f"not known {said}"[:60] in " ".join(machine_text({"gpu.reason": said}, [], {}).split())
 
 
 def test_a_driver_without_programs_is_not_an_absent_gpu(install: Install) -> None:

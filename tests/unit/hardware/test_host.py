@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
+import sys
 import time
+from math import isnan, nan
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from commbench.hardware import host
-from commbench.hardware.host import interference_counters
+from commbench.hardware.host import core_wait_s, interference_counters
 from commbench.hardware.sources import ROOT
 
 
@@ -220,17 +223,44 @@ def test_this_machine_has_all_facts_of_a_host():
 
 
 def test_what_disturbs_a_process_is_counted(tmp_path: Path) -> None:
-    assert set(interference_counters(root=tmp_path)) == {
-        "os.voluntary_switches",
-        "os.involuntary_switches",
-    }
+    assert interference_counters(root=tmp_path) == {}
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/stat").write_text("cpu  1 2 3 4 5 6 7 250 9 10\n")
     assert interference_counters(root=tmp_path)["os.steal_s"] == 250 / os.sysconf("SC_CLK_TCK")
     assert "os.steal_s" not in interference_counters(whole_host=False, root=tmp_path)
-    before = interference_counters()
-    time.sleep(0.001)
-    assert interference_counters()["os.voluntary_switches"] > before["os.voluntary_switches"]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("7000 2500000000 3\n", 2.5), ("0 0 0\n", nan), ("", nan), (None, nan)]
+)
+def test_the_time_without_a_core_is_the_second_number_where_the_kernel_counts(
+    tmp_path: Path, text: str | None, seconds: float
+) -> None:
+    if text is not None:
+        (tmp_path / "proc/thread-self").mkdir(parents=True)
+        (tmp_path / "proc/thread-self/schedstat").write_text(text)
+    assert core_wait_s(tmp_path) == pytest.approx(seconds, nan_ok=True)
+
+
+def test_a_thread_that_shares_its_core_waits_for_it() -> None:
+    if isnan(core_wait_s()):
+        pytest.skip("this kernel does not count it")
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-c", "print(1, flush=True)\nwhile True: pass"], stdout=-1
+        ) as loop:
+            assert loop.stdout is not None and loop.stdout.readline()
+            before_s = core_wait_s()
+            begin_s = time.perf_counter()
+            while time.perf_counter() < begin_s + 0.5:
+                pass
+            waited_s = core_wait_s() - before_s
+            loop.kill()
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert 0.05 < waited_s < time.perf_counter() - begin_s
 
 
 def test_a_frequency_is_read_where_that_is_quick(

@@ -37,6 +37,8 @@ def test_open_mpi_tells_value_and_source(tmp_path: Path) -> None:
         "OMPI_MCA_btl_tcp_rcvbuff": "5",
         "OMPI_MCA_plm_rsh_agent": "ssh",  # the launcher's
         "OMPI_MCA_num_procs": "2",
+        "OMPI_MCA_mpi_oversubscribe": "0",
+        "OMPI_MCA_PREFIXES": "mca,opal",
     }
     told = settings("openmpi", environ)
     assert told["btl_tcp_links"] == LINKS

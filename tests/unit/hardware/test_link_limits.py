@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
+from unittest.mock import ANY
 
 import pytest
 from gpu_cases import BRIDGED, matrix, planned, table
@@ -20,8 +22,8 @@ from commbench.core.program import (
     View,
     WaitAll,
 )
+from commbench.core.states import LimitKind
 from commbench.hardware.link_limits import (
-    HOST_COPY,
     Limit,
     bandwidth_limit,
     crossing_share,
@@ -29,6 +31,8 @@ from commbench.hardware.link_limits import (
     interface_limit,
     network_limit,
     nvlink_rate,
+    together,
+    told_limit,
 )
 from commbench.hardware.topology import RankGpu, Topology
 
@@ -85,8 +89,8 @@ def limit_of(
     return bandwidth_limit(job, wires, lambda rank: seen[rank].node, seen, tables, copy)
 
 
-def near(value: float, name: str) -> tuple[object, str]:
-    return pytest.approx(value), name
+def near(value: float, name: str) -> tuple[object, str, object]:
+    return pytest.approx(value), name, ANY
 
 
 H100 = table("topo_h100x8.txt")
@@ -98,7 +102,7 @@ def network_gb_per_s(
     job = planned(benchmark, layout, *words)
     ranks = int(layout[-1])
     limit = network_limit(job, wires, lambda rank: rank // ranks)
-    return None if limit is None else limit[0]
+    return None if limit is None else limit.gb_per_s
 
 
 @pytest.mark.parametrize(
@@ -149,7 +153,7 @@ def test_uniform_traffic_has_the_limit_of_an_all_to_all(layout: str) -> None:
         )
         for name in ("all_to_all", "all_to_all_v")
     ]
-    assert cores[0] is not None and cores[0] == near(*(cores[1] or (0.0, "none")))
+    assert cores[1] is not None and cores[0] == near(cores[1].gb_per_s, cores[1].name)
 
 
 def test_the_limit_of_uneven_traffic_is_that_of_the_node_that_takes_longest(tmp_path: Path) -> None:
@@ -171,7 +175,7 @@ def test_the_limit_of_uneven_traffic_is_that_of_the_node_that_takes_longest(tmp_
 
 def test_the_slower_interface_counts_and_is_named() -> None:
     job = planned("p2p_bandwidth", "2x1")
-    assert network_limit(job, (FAST, SLOW), lambda rank: rank) == (LINE, "eth0 1 Gb/s")
+    assert network_limit(job, (FAST, SLOW), lambda rank: rank) == near(LINE, "eth0 1 Gb/s")
 
 
 @pytest.mark.parametrize(
@@ -181,13 +185,29 @@ def test_the_slower_interface_counts_and_is_named() -> None:
         ("all_reduce", "2x1", (SLOW, None)),
         ("all_reduce", "2x1", ()),
         ("barrier", "2x1", (SLOW, SLOW)),
-        ("p2p_multi_pair", "2x2", (SLOW, SLOW)),
+        ("p2p_multi_pair", "4x1", (SLOW,) * 4),  # each node is in one pair
+        ("p2p_multi_pair", "1x4", (SLOW,)),
     ],
 )
 def test_an_unknown_network_has_no_network_gb_per_s(
     benchmark: str, layout: str, wires: tuple[Limit | None, ...]
 ) -> None:
     assert network_gb_per_s(benchmark, layout, wires=wires) is None
+
+
+@pytest.mark.parametrize(
+    ("pairs", "factor"),
+    [
+        ("[[0,2],[1,3]]", 1.0),
+        ("[[2,0],[1,3]]", 0.5),  # one in each direction
+        ("[[0,1],[2,3]]", None),
+    ],
+)
+def test_many_pairs_between_two_nodes_share_their_line(pairs: str, factor: float | None) -> None:
+    job = planned("p2p_multi_pair", "2x2", f"pairs={pairs}", device="cpu")
+    limit = network_limit(job, (FAST, SLOW), lambda rank: rank // 2)
+    assert job.bus_factor == factor
+    assert limit == ((LINE, "eth0 1 Gb/s") if factor else None)
 
 
 @pytest.mark.parametrize("benchmark", ["p2p_latency", "p2p_bandwidth", "p2p_bibandwidth"])
@@ -264,19 +284,42 @@ def test_between_islands_of_nvlink_pcie_counts_as_a_network_does() -> None:
     assert limit_of("all_reduce", "1x2", gpus(2, 86), BRIDGED) == near(48.0, "NVLink 4 x 12 GB/s")
 
 
+def test_a_limit_says_how_it_is_known() -> None:
+    """Whatever its name, and after it was divided or multiplied."""
+    apart = gpus(2, 90, 5, nodes=2)
+    told = told_limit("NVLink-eth0", 1.25)
+    job = planned("all_to_all", "2x2")
+    limits = {
+        "memory": limit_of("all_reduce", "1x2", [RankGpu(0, 0, BUS, 90)] * 2, H100, copy=9.0),
+        "nvlink": limit_of("all_reduce", "1x8", gpus(8, 90), H100),
+        "pcie": limit_of("all_reduce", "1x4", gpus(4, 86), BRIDGED),
+        "line": network_limit(job, (NICS, NICS), lambda rank: rank // 2, apart),
+        "network": network_limit(job, (SLOW, NICS), lambda rank: rank // 2, apart),
+        "told": network_limit(job, (together(2, told), NICS), lambda rank: rank // 2, apart),
+    }
+    assert set(limits) == set(get_args(LimitKind))
+    assert {name: limit and limit.kind for name, limit in limits.items()} == {
+        name: name for name in limits
+    }
+    shared = limit_of("copy_h2d", "1x2", gpus(1, 90, 5) * 2, H100)
+    core = bandwidth_limit(
+        planned("all_reduce", "1x2", device="cpu"), (), lambda _: 0, core_copy_gb_per_s=9.0
+    )
+    assert shared is not None and shared.kind == "line"
+    assert core is not None and core.kind == "memory"
+
+
 def test_islands_of_different_size_are_not_known() -> None:
     assert limit_of("all_reduce", "1x3", gpus(3, 86), BRIDGED) is None
 
 
 def test_one_gpu_for_all_ranks_is_bound_by_a_copy() -> None:
     seen = [RankGpu(0, 0, BUS, 90), RankGpu(0, 0, BUS, 90)]
-    assert limit_of("p2p_bandwidth", "1x2", seen, H100, copy=1500.0) == (
-        1500.0,
-        "measured device copy",
+    assert limit_of("p2p_bandwidth", "1x2", seen, H100, copy=1500.0) == Limit(
+        1500.0, "measured device copy", "memory"
     )
-    assert limit_of("all_reduce", "1x2", seen, H100, copy=1500.0) == (
-        1500.0,
-        "measured device copy",
+    assert limit_of("all_reduce", "1x2", seen, H100, copy=1500.0) == Limit(
+        1500.0, "measured device copy", "memory"
     )
     assert limit_of("p2p_bandwidth", "1x2", seen, H100) is None
 
@@ -529,7 +572,7 @@ def test_missing_facts_are_unknown_and_break_nothing(missing: set[str]) -> None:
     bounded = bandwidth_limit(
         job, (), lambda rank: 0, [gpu, RankGpu(0, 0, None, 90, 5, 16)], {0: H100}
     )
-    assert bounded is None or bounded[0] > 0
+    assert bounded is None or bounded.gb_per_s > 0
 
 
 @given(
@@ -592,7 +635,7 @@ def test_within_a_node_of_cpus_each_byte_is_copied_once(
 ) -> None:
     job = planned(benchmark, f"1x{ranks}", device="cpu")
     limit = bandwidth_limit(job, (None,), lambda _: 0, core_copy_gb_per_s=10.0)
-    assert limit == (None if expected is None else (pytest.approx(expected), HOST_COPY))
+    assert limit == (None if expected is None else near(expected, "measured copy by a core"))
     assert bandwidth_limit(job, (None,), lambda _: 0) is None
     apart = bandwidth_limit(job, (None, None), lambda rank: rank % 2, core_copy_gb_per_s=10.0)
     assert apart is None, "the network is unknown"

@@ -13,10 +13,12 @@ from gpu_cases import BRIDGED, matrix, planned, table
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commbench.cli.doctor import machine_text
 from commbench.core.terminal import printable
 from commbench.hardware import topology
 from commbench.hardware.topology import RankGpu, link_between, parse_topo, shared_link
 
+SHIFTED = "nvidia-smi topo -m: the cells of"
 TABLES = [
     ("topo_k80x8.txt", 8, {"X", "PHB"}),
     ("topo_dgx_a100.txt", 18, {"X", "NV12", "PXB", "PIX", "SYS"}),
@@ -73,6 +75,38 @@ def test_texts_without_a_table(text):
 def test_unknown_cells_and_short_rows_are_kept_as_far_as_they_go():
     links = parse_topo("\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tC2C\t0-3\nGPU1 0-3\n")
     assert links == {"GPU0 GPU0": "X", "GPU0 GPU1": "C2C"}
+
+
+HEADER = "\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\n"
+
+
+@pytest.mark.parametrize(
+    ("row", "cells"),
+    [
+        ("X  PIXNODE", {"GPU0": "X", "GPU1": "PIX", "NIC0": "NODE"}),
+        ("X NV18NODE", {"GPU0": "X", "GPU1": "NV18", "NIC0": "NODE"}),
+        ("XSYSSYS", {"GPU0": "X", "GPU1": "SYS", "NIC0": "SYS"}),
+        ("X sidewaysNODE", None),
+        ("X NODE", None),
+        ("NODE X PIX", None),
+    ],
+)
+@pytest.mark.parametrize("affinity", ["0-3\t0", "0\tN/A"])
+def test_cells_without_a_space_between_them_shift_no_others(
+    row, cells, affinity, tmp_path, monkeypatch
+):
+    """They are told apart, or the whole row is unknown, and said to be."""
+    text = f"{HEADER}GPU0\t{row}\t{affinity}\nGPU1\tPIX\tX\tSYS\t{affinity}\n"
+    links = parse_topo(text)
+    found = {pair.split()[1]: cell for pair, cell in links.items() if pair.startswith("GPU0")}
+    assert found == (cells or {}) and links["GPU1 NIC0"] == "SYS"
+    (tmp_path / "table").write_text(text)
+    fake(tmp_path, f"cat {tmp_path}/table")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    reason = topology.collect().get("topology.reason")
+    assert reason == (None if cells else f"{SHIFTED} GPU0 are not those of its columns")
+    shown = " ".join(machine_text(topology.collect(), [], {}).split())
+    assert f"topology the matrix below{f'; {reason}' if reason else ''}" in shown
 
 
 @pytest.mark.parametrize("name", [name for name, _, _ in TABLES])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from math import nan
 from typing import cast
 
 import pytest
@@ -14,7 +15,7 @@ from commbench.backends.simulated.backend import Simulated, SimulatedCommunicato
 from commbench.measure.case import CaseVisit
 from commbench.measure.counters import CounterReader
 from commbench.measure.plan import plan
-from commbench.measure.samples import Samples
+from commbench.measure.samples import CORE_WAIT, Samples
 from commbench.measure.visit_setup import VisitSetup
 from commbench.runtime.control import hosted_world
 from commbench.runtime.heartbeat import Progress
@@ -72,6 +73,13 @@ def test_what_the_sender_of_a_stream_does_is_read_at_each_interval_of_a_soak() -
     resent = [values["sender.retransmits"] for values in seen]
     assert resent == [resent[0] + number for number in range(len(seen))]
     assert reader.take() == [], "no reading follows"
+
+
+def test_the_wait_for_a_core_is_a_share_of_what_was_measured_where_the_kernel_tells_it() -> None:
+    reader = CounterReader(setup_of(SimulatedCommunicator))
+    for waited_s, measured_s in ((0.5, 2.0), (nan, 2.0), (0.0, 0.0)):
+        reader.read_core_wait(waited_s, measured_s)
+    assert [values for _, values in reader.take()] == [{CORE_WAIT: 0.25}]
 
 
 def test_a_soak_of_other_operations_has_no_thread_beside_it() -> None:

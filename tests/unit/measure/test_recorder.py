@@ -12,8 +12,8 @@ import pytest
 from composed import FACTS, settings_of
 
 from commbench.core.case import Planned, World
-from commbench.measure import recorder
-from commbench.measure.conditions import Conditions
+from commbench.measure import conditions, recorder
+from commbench.measure.conditions import Conditions, ConditionsReader
 from commbench.measure.plan import plan
 from commbench.measure.recorder import Recorder
 from commbench.measure.samples import Block, Refused, Samples
@@ -51,13 +51,14 @@ class Run:
         }
         self.recorder = Recorder(self.settings, self.run, cases)
         self.recorder.writers = FanOut([])
+        self.conditions = AROUND
 
     def visit(self, planned: Planned, median_s: float, spent_s: float, wrong: int = 0) -> None:
         elapsed = np.full(20, round(1e9 * median_s), np.int64)
         stamps = np.stack([np.zeros((2, 20), np.int64), np.tile(elapsed, (2, 1))], axis=2)
         blocks = Block("connect", 0, stamps[:, :1]), Block("measure", 1, stamps)
         samples = Samples((0, 1), blocks, 1, "ci", wrong, spent_s=spent_s)
-        self.recorder.record(planned, samples, AROUND, datetime.now(timezone.utc))
+        self.recorder.record(planned, samples, self.conditions, datetime.now(timezone.utc))
 
     def passes(self, visit: Any, wait_s: float = 0.0) -> dict[int, int]:
         """The number of visits of each case, by its size; `visit` gives median and duration from
@@ -165,6 +166,27 @@ def test_a_row_tells_over_what_time_its_visits_are_spread_whatever_the_wall_cloc
         run.visit(planned, 1e-3, 0.01)
     (row,) = run.recorder.rows.values()
     assert row["visits_s"] == pytest.approx(5.0)
+
+
+def test_all_rows_are_held_against_the_best_copy_of_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Within a run, copies by a core took 5.49 to 38 GB/s on a busy machine."""
+    run = Run(cases=3)
+    assert not run.recorder.has_measured_limits
+    run.conditions = replace(AROUND, cache_bytes=0, core_copy_gb_per_s=5.49)
+    again = iter([38.0, None, 7.1])
+    monkeypatch.setattr(conditions, "core_copy_gb_per_s", lambda _: next(again))
+    reader: Any = SimpleNamespace()
+    for planned in run.cases:
+        run.visit(planned, 1e-9 * planned.case.message_bytes, 0.1)
+        run.conditions = ConditionsReader.measure_limits_again(reader, run.conditions, reader, ())
+    assert run.recorder.has_measured_limits
+    run.recorder.renew_limits(run.cases, run.conditions)
+    rows = run.recorder.rows.values()
+    assert {row["limit_gb_per_s"] for row in rows} == {38.0}
+    assert [row["efficiency"] for row in rows] == [pytest.approx(1 / 38.0)] * 3
+    assert {row["visits"] for row in rows} == {1}
 
 
 def test_a_world_that_breaks_keeps_the_earlier_visits_of_its_case() -> None:

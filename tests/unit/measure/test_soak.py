@@ -17,7 +17,7 @@ from commbench.measure.blocks import BlockResult, Blocks
 from commbench.measure.collector import SampleCollector
 from commbench.measure.counters import CounterReader
 from commbench.measure.plan import plan
-from commbench.measure.samples import LATE, Counts
+from commbench.measure.samples import Counts
 from commbench.measure.soak import MOST_WAITING, Soak, SoakCollector, Timer
 from commbench.measure.visit_setup import VisitSetup
 from commbench.runtime.control import hosted_world
@@ -45,10 +45,8 @@ def test_a_thread_collects_the_same() -> None:
         for index, stamps in enumerate(blocks(12)):
             collector.add("warmup" if index < 2 else "measure", stamps)
             collector.count(Counts(7, index, {"x": float(index)}))
-            if index == 5:
-                collector.add(LATE, stamps)
         collector.close()
-    for phase in ("warmup", "measure", LATE):
+    for phase in ("warmup", "measure"):
         assert threaded.times(phase).tolist() == plain.times(phase).tolist()
     assert [(block.phase, block.index, block.first) for block in threaded.blocks] == [
         (block.phase, block.index, block.first) for block in plain.blocks

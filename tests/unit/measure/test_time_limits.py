@@ -229,6 +229,7 @@ def visits_of(*medians_s: float) -> list[Visit]:
 
 CALM = visits_of(*[1.0, 1.001] * 3)
 WIDE = visits_of(*[1.0, 1.5] * 3)
+WAITED = [replace(visit, core_wait_share=0.06) for visit in CALM]
 
 
 @pytest.mark.parametrize(
@@ -242,9 +243,16 @@ WIDE = visits_of(*[1.0, 1.5] * 3)
         (WIDE, 1.0, visit_rule_of(), "noise_stable"),
         (WIDE, 9.0, visit_rule_of(), "budget"),
         (WIDE[:2], 19.0, visit_rule_of(), None),  # an interval is worth waiting for
-        (WIDE[:2], 21.0, visit_rule_of(), "budget"),
+        (WIDE[:3], 21.0, visit_rule_of(), "budget"),
+        (WIDE[:2], 99.0, visit_rule_of(least=3), None),  # two visits tell little
         (WIDE, 1.0, visit_rule_of(max_repetitions=600), "max_repetitions"),
         (WIDE[:1], 1.0, visit_rule_of(least=1), "fixed"),
+        # those in which ranks waited for a core are made again while there is time
+        (WAITED, 1.0, visit_rule_of(max_repetitions=600), None),
+        (WAITED, 9.0, visit_rule_of(max_repetitions=600), "budget"),
+        (WAITED[:1] + CALM[:5], 1.0, visit_rule_of(), None),
+        (WAITED[:1] + CALM, 1.0, visit_rule_of(), "ci"),
+        (WAITED[:1], 1.0, visit_rule_of(least=1), "fixed"),
     ],
 )
 def test_every_reason_to_leave_a_case(

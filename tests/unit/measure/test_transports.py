@@ -368,9 +368,9 @@ def test_a_library_without_a_log_uses_the_interface_on_the_route(
 @pytest.mark.parametrize(
     ("told", "node", "wire"),
     [
-        ({"": 12.5}, {}, (12.5, "node 100 Gb/s by limit=")),
-        ({"": 12.5}, TWO, (12.5, "node 100 Gb/s by limit=")),  # MPI may take either
-        ({"eth0": 1.25}, {}, (1.25, "eth0 10 Gb/s by limit=")),
+        ({"": 12.5}, {}, (12.5, "node 100 Gb/s by limit=", "told")),
+        ({"": 12.5}, TWO, (12.5, "node 100 Gb/s by limit=", "told")),  # MPI may take either
+        ({"eth0": 1.25}, {}, (1.25, "eth0 10 Gb/s by limit=", "told")),
         ({"eth0": 1.25}, TWO, None),
         ({"eth1": 1.25}, {}, ETHERNET),
     ],
@@ -390,7 +390,7 @@ def test_the_users_word_is_in_the_record_of_the_run() -> None:
     run = {"provenance": {"nodes": nodes}, "told_rates_gb_per_s": {"ens5": 12.5}}
     world = World(0, 2, ((0,), (1,)), (0,))
     evidence = gather_evidence(world, Control(2), {"transport": "tcp"}, run, LogReader())  # type: ignore[arg-type]
-    assert evidence.interfaces == (None, (12.5, "ens5 100 Gb/s by limit="))
+    assert evidence.interfaces == (None, (12.5, "ens5 100 Gb/s by limit=", "told"))
 
 
 # a node with eight ports for its GPUs, and two for its storage, of which NCCL lists all
@@ -437,7 +437,7 @@ def test_a_pair_has_the_port_that_it_uses_and_not_all_that_nccl_lists() -> None:
     evidence = evidence_of(both_ends(0, 8, "NET/IB/0/GDRDMA"))
     port = interface_limit("mlx5_0:1", 400_000.0)
     assert evidence.wires(PAIR_0_8) == (port, port)
-    assert limit_of(evidence, PAIR_0_8) == (50.0, "mlx5_0:1 400 Gb/s")
+    assert limit_of(evidence, PAIR_0_8) == (50.0, "mlx5_0:1 400 Gb/s", "network")
 
 
 def test_a_collective_has_the_ports_of_its_gpus_and_not_those_of_the_storage() -> None:
@@ -447,7 +447,7 @@ def test_a_collective_has_the_ports_of_its_gpus_and_not_those_of_the_storage() -
         channels |= lines
     evidence = evidence_of(channels)
     planned = planned_of("broadcast", "2x8")
-    assert limit_of(evidence, planned) == (400.0, "8 x mlx5_0:1 400 Gb/s")
+    assert limit_of(evidence, planned) == (400.0, "8 x mlx5_0:1 400 Gb/s", "network")
 
 
 def test_a_pair_that_goes_through_another_gpus_port_has_that_one() -> None:
@@ -467,7 +467,7 @@ def test_a_pair_on_sockets_has_its_interface_although_ports_are_listed() -> None
 def test_merged_ports_count_together() -> None:
     listed = "NET/IB : Using [0]={[0] mlx5_0:1/IB, [1] mlx5_1:1/IB} [RO]; OOB eth0:192.0.2.1<0>"
     evidence = evidence_of(both_ends(0, 8, "NET/IB/0"), listed)
-    assert limit_of(evidence, PAIR_0_8) == (100.0, "2 x mlx5_0:1 400 Gb/s")
+    assert limit_of(evidence, PAIR_0_8) == (100.0, "2 x mlx5_0:1 400 Gb/s", "network")
 
 
 @pytest.mark.parametrize(
@@ -498,7 +498,7 @@ def test_a_collective_that_the_network_sums_has_not_the_ports_of_a_pair() -> Non
     planned = planned_of("all_reduce", "2x8")
     assert limit_of(pair, planned) is not None
     assert limit_of(summed, planned) is None
-    assert limit_of(summed, PAIR_0_8) == (50.0, "mlx5_0:1 400 Gb/s")
+    assert limit_of(summed, PAIR_0_8) == (50.0, "mlx5_0:1 400 Gb/s", "network")
 
 
 def test_the_rate_of_different_ports_together_is_unknown() -> None:
@@ -513,10 +513,11 @@ def test_the_users_word_counts_for_ports_that_no_driver_knows() -> None:
     assert limit_of(replace(efa, told={"": 400.0}), PAIR_0_8) == (
         400.0,
         "node 3200 Gb/s by limit=",
+        "told",
     )
     port = evidence_of(both_ends(0, 8, "NET/IB/0"))
     told = replace(port, told={"mlx5_0:1": 25.0})
-    assert limit_of(told, PAIR_0_8) == (25.0, "mlx5_0:1 200 Gb/s by limit=")
+    assert limit_of(told, PAIR_0_8) == (25.0, "mlx5_0:1 200 Gb/s by limit=", "told")
     shared_memory = evidence_of(both_ends(0, 8, "SHM/direct"))
     assert limit_of(replace(shared_memory, told={"": 400.0}), PAIR_0_8) is None
 

@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from loops import for_each
 
 from commbench.core.errors import Unreadable
+from commbench.replay import trace_files
 from commbench.replay.json_stream import (
+    BACKSLASHES,
     NOT_JSON,
     NOT_UTF8,
     TEXT_AROUND,
@@ -148,8 +150,6 @@ DAMAGED = [
     b'{"name": "other" "b": 2}',
     b'{"name": "other", "args": {"x": 1}',
     b'{"name": other}',
-    b'{"name": "oth\ner"}',
-    b'{"name": "\\q"}',
     b'{"name": ' + b"9" * 5000 + b"}",
     b'{"name": "\xff"}',
 ]
@@ -176,6 +176,33 @@ def test_a_defect_in_what_is_read_is_refused(damaged: bytes) -> None:
         read(text, ["KEEP"])
     with pytest.raises(Unreadable, match="is not the JSON of a trace"):
         read(text)
+
+
+WINDOWS = [
+    (r"C:\Sers\x", r"C:\Sers\x"),
+    (r"D:\Users\\new", r"D:\Users\new"),
+    (r"\u12 \u \q", r"\u12 \u \q"),
+    (r"\u00e9\S\"", 'é\\S"'),
+]
+
+
+@pytest.mark.parametrize(("written", "name"), WINDOWS)
+@pytest.mark.parametrize("part_bytes", [1, 7, 2**20])
+def test_backslashes_that_json_does_not_allow_stand_for_themselves(
+    written: str, name: str, part_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In members, around them, and wherever a part of the file ends; escapes stay escapes."""
+    monkeypatch.setattr(trace_files, "HEAD_BYTES", part_bytes)
+    monkeypatch.setattr(trace_files, "PART_BYTES", part_bytes)
+    text = (
+        f'{{"events": [{{"KEEP": "{written}?\\n"}}, {{"KEEP": "a\t{written}"}}], "x": "{written}"}}'
+    )
+    kept = [{"KEEP": f"{name}?\n"}, {"KEEP": f"a\t{name}"}]
+    assert read(text.encode(), ["KEEP"]) == (kept, {BACKSLASHES: 1})
+    file = TraceFile("t", io.BytesIO(text.encode()))
+    whole_list = JsonList(file, "events")
+    assert list(whole_list) == kept and whole_list.outer == {"x": name}
+    assert small_document(file, text.encode()) == {"events": kept, "x": name}
 
 
 def test_what_is_left_out_is_counted() -> None:

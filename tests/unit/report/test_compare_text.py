@@ -15,7 +15,7 @@ import pytest
 from generated_results import relaunched
 
 import commbench
-from commbench.analysis.compare import COMPARISON_COLUMNS, NUMBER_TYPES, Rules
+from commbench.analysis.compare import COMPARISON_COLUMNS, NUMBER_TYPES, Rules, Side
 from commbench.report.compare_text import (
     AbResult,
     caption,
@@ -25,6 +25,7 @@ from commbench.report.compare_text import (
     comparison_table,
     days_apart,
     differing_facts,
+    drift_text,
     launches_text,
     ran_separately,
     read_ab_results,
@@ -287,12 +288,43 @@ def test_long_values_are_cut() -> None:
     assert len(str(fact)) < 120 and "..." in str(fact)
 
 
+@pytest.mark.parametrize(
+    ("ends", "advice"),
+    [
+        ((0.96, 1.04), "to decide these: about 17 launches of each side, or --delta 5"),
+        ((0.5, 2.0), "to decide these: less noise, or --delta 100"),
+    ],
+)
+def test_what_would_decide_is_said(ends: tuple[float, float], advice: str) -> None:
+    row = {"verdict": "UNDECIDED", "ratio": 1.0, "ratio_low": ends[0], "ratio_high": ends[1]}
+    assert advice in caption(frame(row), Rules())
+    assert not any(line.startswith("to decide") for line in caption(frame({}), Rules()))
+
+
+def test_a_difference_of_launches_that_were_not_taken_in_turn_says_so() -> None:
+    hours = [run(f"2026-01-01T0{hour}") for hour in range(4)]
+    slower, same = frame({}), frame({"verdict": "SAME"})
+    first, last, even, odd = (
+        Side(name, slower, tuple(runs))
+        for name, runs in (
+            ("a", hours[:2]),
+            ("b", hours[2:]),
+            ("c", hours[::2]),
+            ("d", hours[1::2]),
+        )
+    )
+    assert drift_text(slower, first, last).startswith("not taken in turn: ")
+    assert drift_text(same, first, last) == "" and drift_text(slower, even, odd) == ""
+
+
 def test_sides_that_were_not_interleaved_are_found() -> None:
     first, second, third, fourth = (run(f"2026-01-01T0{hour}") for hour in range(4))
     assert ran_separately([first, second], [third, fourth])
     assert ran_separately([third, fourth], [first, second])
     assert not ran_separately([first, third], [second, fourth])
     assert not ran_separately([{}], [first])
+    late = first | {"started_at": fourth["started_at"]}  # the clock went back after it
+    assert not ran_separately([late, third], [second, fourth])
 
 
 @pytest.fixture(scope="module")
@@ -310,9 +342,12 @@ def ab_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("place", ["..", "base"])
-def test_it_is_found_from_above_and_from_a_side(ab_folder: Path, place: str) -> None:
-    (result,), problems = read_ab_results([ab_folder / place])
+@pytest.mark.parametrize("place", ["..", "base", "link"])
+def test_it_is_found_from_above_and_from_a_side(
+    ab_folder: Path, place: str, tmp_path: Path
+) -> None:
+    (tmp_path / "ab").symlink_to(ab_folder)
+    (result,), problems = read_ab_results([tmp_path if place == "link" else ab_folder / place])
     assert problems == []
     changed = f"{SLOW} instead of {FAST}"
     assert (

@@ -237,7 +237,7 @@ def test_above_the_table_stand_the_level_and_the_causes_of_uncertainty() -> None
     text = run_text(busy, [row(**visits, warnings=["oversubscribed"])], Terminal(WIDTH))
     above = text[: text.index("benchmark")]
     assert "±: 75 % confidence interval over 3 visits" in above
-    assert "busy: load 4.80 on 2 cores" in above and "more threads than the 2 cores" in above
+    assert "busy: load 4.80 on 2 cores" in above and "8 ranks on the 2 cores" in above
     assert "oversubscribed" not in text, "the cause says it in words"
 
 

@@ -1,4 +1,4 @@
-"""The numbers of the page: sizes down, what distinguishes across, and a line for a benchmark."""
+"""The numbers of the page: sizes down, what distinguishes across, and each benchmark's headline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from generated_results import SIZES, run_of
 
 from commbench.analysis.combined import combine_runs
-from commbench.report.numbers import benchmark_lines, number_sections
+from commbench.report.numbers import headline_table, number_sections
 from commbench.report.section import Section
 from commbench.report.summary import read_results
 
@@ -81,8 +81,9 @@ def test_windows_at_the_same_sizes_are_columns_and_one_that_shrinks_is_not(
     ("changed", "words"),
     [
         ({}, "12.5 GB/s: network (100 Gb/s)"),
-        ({"limit_name": "measured copy by a core"}, "memory (measured copy by a core)"),
-        ({"limit_name": "PCIe gen5 x16"}, "published rate of the link (PCIe gen5 x16)"),
+        ({"limit_name": "eth0", "limit_kind": "memory"}, "GB/s: memory (eth0)"),
+        ({"limit_name": "eth0", "limit_kind": "pcie"}, "published rate of the link (eth0)"),
+        ({"limit_name": "eth0", "limit_kind": None}, "GB/s: eth0"),  # a run of an older commbench
     ],
 )
 def test_the_limit_is_named_in_words(runs: list[Path], changed: dict[str, Any], words: str) -> None:
@@ -98,15 +99,29 @@ def test_large_tables_and_those_after_the_third_are_folded(runs: list[Path]) -> 
     assert [each.is_folded for each in several] == [False] * 3 + [True] * 7
 
 
-def test_a_line_has_the_smallest_and_the_largest_size_the_best_first(runs: list[Path]) -> None:
+def test_the_headline_has_each_number_once_and_the_fastest(runs: list[Path]) -> None:
     times = [10e-6] * 10 + [1e-6] * 10
     changed = {"median_s": times, "ci_low_s": times, "ci_high_s": times}
-    latency = combine_runs(cases_of(runs[:2], "p2p_latency", **changed))
-    numbers = "mpi native 1.00 us ±0%, gloo python 10.0 us ±0%"
-    assert list(benchmark_lines(latency)) == [f"p2p_latency 8 B: {numbers}; 2 MiB: {numbers}"]
+    latency = headline_table(combine_runs(cases_of(runs[:2], "p2p_latency", **changed)))
+    heads = ["operation", "message", "gloo python", "mpi native", "fastest in this run"]
+    assert list(latency.heads) == heads
+    numbers = ("10.0 us ±0%", "1.00 us ±0%", "mpi 1x2 (native)")
+    ends = [("p2p_latency", "8 B", *numbers), ("p2p_latency", "2 MiB", *numbers)]
+    assert list(latency.rows) == ends
     rates = {"busbw_gb_per_s": [1.0] * 10 + [2.0] * 10}
-    (line,) = benchmark_lines(combine_runs(cases_of(runs[:2], "all_reduce", **changed, **rates)))
-    assert line.endswith("2 MiB: mpi native 2.00 GB/s ±0%, gloo python 1.00 GB/s ±0%")
+    last = headline_table(combine_runs(cases_of(runs[:2], "all_reduce", **changed, **rates))).rows[
+        1
+    ]
+    assert last == ("all_reduce", "2 MiB", "1.00 GB/s ±0%", "2.00 GB/s ±0%", "mpi 1x2 (native)")
+
+
+def test_many_lines_are_a_column_for_each_backend_with_its_best(runs: list[Path]) -> None:
+    table = headline_table(combine_runs(cases_of(runs, "p2p_latency")))
+    assert list(table.heads[:4]) == ["operation", "message", "gloo", "mpi"]
+    assert [row[0] for row in table.rows[::2]] == [
+        f"p2p_latency on {ranks} ranks" for ranks in (2, 4)
+    ]
+    assert all(float(row[3].split()[0]) < 1.0 for row in table.rows[::2]), "native, not python"
 
 
 def test_a_flag_of_any_run_is_one_of_the_case(runs: list[Path]) -> None:

@@ -22,7 +22,7 @@ from commbench.report.documents import KnownCurve
 from commbench.report.figures import Colours, with_gaps
 from commbench.report.numbers import lines_by_window
 from commbench.report.quantities import MEDIAN
-from commbench.report.section import Figure, clean
+from commbench.report.section import Figure
 from commbench.report.summary import read_results
 
 EVIL = '<script>alert("x")</script> $x_{$ & \x00'
@@ -57,14 +57,14 @@ FIGURES: dict[str, Callable[[str], Sequence[Figure]]] = {
     "share_of_limit": lambda name: plots.share_of_limit(
         curves(name, efficiency=0.5, limit_gb_per_s=1.0, limit_name=name), "all_reduce"
     ),
-    "waterfall": lambda name: plots.waterfall(name, [(clean(name), 1e-6), ("b", 3e-6)]),
+    "waterfall": lambda name: plots.waterfall(name, [(name, 1e-6), ("b", 3e-6)]),
     "pair_matrix": pairs,
     "distribution": lambda name: plots.distribution(name, [("r", np.array([1e-6, 2e-6]))]),
     "soak": lambda name: plots.soak(name, LINE),
     "stream": lambda name: plots.stream(name, STREAM, 1 << 20),
     "ramps": lambda name: plots.ramps(name, (1e-3, 0.5)),
     "time_line": lambda name: plots.time_line(
-        name, [clean(name)], [plots.Bar(0, 0.0, 1e-3, clean(name))], "time"
+        name, [name], [plots.Bar(0, 0.0, 1e-3, name)], "time"
     ),
 }
 

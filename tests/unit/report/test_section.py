@@ -48,3 +48,14 @@ def test_the_terminal_has_its_sections_and_no_figure() -> None:
 
 def test_characters_that_html_and_xml_forbid_are_replaced() -> None:
     assert clean("a\x00b\x1b\ud800c\n") == "a\ufffdb\ufffd\ufffdc\n"
+
+
+def test_markdown_keeps_every_cell_in_its_place() -> None:
+    table = Table(("a|b", "time\nus"), [("x\ny", "*1* <b> \x1b")], "title")
+    assert table.markdown.splitlines() == [
+        "title",
+        "",
+        "| a\\|b | time us |",
+        "| --- | --- |",
+        "| x y | \\*1\\* \\<b> \\\\x1b |",
+    ]

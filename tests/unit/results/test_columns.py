@@ -48,7 +48,8 @@ PUBLIC = {  # version 3; taking one away or renaming one breaks files that peopl
         " effective_repetitions stop_reason lag1 first_call_s min_s median_s ci_low_s ci_high_s"
         " mean_s p90_s p95_s p99_s p999_s max_s algbw_gb_per_s algbw_ci_low_gb_per_s"
         " algbw_ci_high_gb_per_s busbw_gb_per_s wire_gb_per_s message_rate_per_s limit_gb_per_s"
-        " limit_name efficiency overhead_s wrong_elements cuda_ipc_effective transport link"
+        " limit_name limit_kind efficiency overhead_s wrong_elements cuda_ipc_effective"
+        " transport link"
     ),
 }
 SAMPLE: dict[str, Any] = {

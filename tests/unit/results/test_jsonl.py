@@ -22,7 +22,7 @@ from small_disk import Disk
 
 import commbench
 from commbench.core.errors import Unreadable, Unsaved
-from commbench.results.columns import CASES, SCHEMA_VERSION
+from commbench.results.columns import CASES, SCHEMA_VERSION, Column
 from commbench.results.jsonl import CASES_JSONL, Jsonl, json_rows, line
 
 RUN = {"run_id": "r", "backend": {"name": "gloo", "library": "x 1.2"}}
@@ -194,3 +194,12 @@ def test_pandas_reads_what_a_run_has_written(tmp_path: Path) -> None:
             math.nan if newest[case_id] is None else newest[case_id] for case_id in cases.case_id
         ]
         np.testing.assert_array_equal(exact, cases[name].astype(float))
+
+
+@pytest.mark.parametrize("column", CASES, ids=lambda column: column.name)
+def test_a_column_of_another_kind_is_named(tmp_path: Path, column: Column) -> None:
+    wrong = 5 if column.kind in ("text", "texts", "numbers", "map", "time") else "5"
+    values = {"schema_version": SCHEMA_VERSION, "case_id": "a"} | {column.name: wrong}
+    (tmp_path / CASES_JSONL).write_text(line(values))
+    with pytest.raises(Unreadable, match=f"line 1: column {column.name} is not of kind"):
+        json_rows(tmp_path)

@@ -8,9 +8,12 @@ does.
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import subprocess
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,7 @@ from commbench.cli.run import resume
 from commbench.core.errors import CommbenchError
 from commbench.report.summary import read_results
 from commbench.results.columns import arrow_schema
-from commbench.results.load import load_run, read_rows
+from commbench.results.load import find_runs, load_run, read_rows
 
 CASES = 3
 
@@ -272,3 +275,33 @@ def test_a_flipped_bit_is_told_in_one_line(
             assert status == 0 or (
                 len(err.splitlines()) == 1 and f"{run}/cases.parquet can't be read: " in err
             )
+
+
+def test_links_to_folders_are_followed_and_each_run_is_found_once(
+    finished: Path, tmp_path: Path
+) -> None:
+    """As of a folder that gathers runs: they are in their order, whatever the links are called. A
+    circle ends."""
+    later = Path(shutil.copytree(finished, tmp_path / "20990101T000000.000000-0000"))
+    gathered = tmp_path / "gathered"
+    (gathered / "a").mkdir(parents=True)
+    (gathered / "z").symlink_to(finished)
+    (gathered / "a" / "first").symlink_to(later)
+    (gathered / "a" / "again").symlink_to(finished)
+    (gathered / "a" / "circle").symlink_to(gathered)
+    assert [run.resolve() for run in find_runs(gathered)] == [finished.resolve(), later.resolve()]
+    assert find_runs(gathered / "z") == [gathered / "z"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda: commbench.run(backend="simulated", bogus=3), lambda: commbench.load("nowhere")],
+)
+def test_an_error_in_python_has_the_users_line_and_the_message_alone(
+    call: Callable[[], object],
+) -> None:
+    with pytest.raises(CommbenchError) as seen:
+        call()
+    shown = traceback.format_exception(seen.value)
+    assert len(shown) == 5, "a heading, this test, the line above, the wrapper, the message"
+    assert pickle.dumps(commbench.load), "a process pool can call it"

@@ -175,12 +175,12 @@ def test_rows_from_before_a_result_existed_are_merged_with_null(tmp_path: Path) 
     part = tmp_path / "parts" / "000000.cases.parquet"
     pq.write_table(pq.read_table(part).drop_columns(["headline"]), part)
     writer, run = begun(tmp_path)
-    writer.cases([(row_of("new", headline="initiator"), {}, {})])
+    writer.cases([(row_of("new", headline="max_over_ranks"), {}, {})])
     writer.end(run)
     cases = pq.read_table(tmp_path / "cases.parquet", columns=["case_id", "headline"]).to_pylist()
     assert cases == [
         {"case_id": "old", "headline": None},
-        {"case_id": "new", "headline": "initiator"},
+        {"case_id": "new", "headline": "max_over_ranks"},
     ]
     assert not (tmp_path / "parts").exists()
 

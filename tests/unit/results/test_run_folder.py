@@ -8,7 +8,9 @@ import os
 import random
 import shlex
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from commbench.core.errors import ConfigError
 from commbench.results import run_folder as folders
 from commbench.results.run_folder import (
     check_output,
+    clock_text,
     how_to_finish,
     new_folder,
     read_record,
@@ -45,6 +48,53 @@ def test_runs_of_the_same_moment_have_folders_of_their_own(
         made = list(pool.map(start, range(STARTS)))
     assert len(set(made)) == STARTS
     assert sorted(str(path) for path in (tmp_path / "results").iterdir()) == sorted(made)
+
+
+@pytest.fixture
+def set_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """set_clock(-1): the clock of folders is an hour back."""
+
+    def set_to(hours: int) -> None:
+        class Clock(datetime):
+            @classmethod
+            def now(cls, tz: timezone | None = None) -> Clock:  # type: ignore[override]
+                return cls.fromtimestamp(datetime.now(tz).timestamp() + 3600 * hours, tz)
+
+        monkeypatch.setattr(folders, "datetime", Clock)
+
+    return set_to
+
+
+def test_names_are_the_order_of_runs_whatever_the_clock_says(
+    tmp_path: Path, set_clock: Callable[[int], None]
+) -> None:
+    """Also after a run dated in the future, and after the later runs of a command with several."""
+    made = [Path(new_folder(str(tmp_path)))]
+    for hours in (2, 0, -1, 0):
+        set_clock(hours)
+        made.append(Path(new_folder(str(tmp_path))))
+    set_clock(3)
+    made.append(Path(new_folder(f"{made[-1]}/base")))
+    set_clock(0)
+    made.append(Path(new_folder(str(tmp_path))))
+    set_clock(-1)
+    made.append(Path(new_folder(str(made[-1]))))
+    made.append(Path(new_folder(str(tmp_path / "elsewhere"), made[-1].name)))
+    names = [path.name for path in made]
+    assert names == sorted(names)
+
+
+@pytest.mark.parametrize("behind_s", [0.5, 3600])
+def test_a_clock_that_has_gone_back_is_told(behind_s: float) -> None:
+    """Not one second between the clocks of two hosts."""
+    named = datetime(2026, 11, 25, 14, tzinfo=timezone.utc)
+    run = {
+        "run_id": "20261125T140000.000000-585e",
+        "started_at": (named - timedelta(seconds=behind_s)).isoformat(),
+    }
+    text = clock_text([{"run_id": "mine", "started_at": None}, run])
+    assert (text is not None) == (behind_s > 60)
+    assert text is None or "up to 60 min behind the run before" in text
 
 
 @pytest.mark.parametrize("mask", [0o077, 0o002, 0o022])

@@ -39,11 +39,11 @@ def test_results_may_be_added_within_a_version(finished: Path, tmp_path: Path) -
     shutil.copytree(finished, folder)
     file = folder / "cases.parquet"
     rows = pq.read_table(file)
-    later = rows.drop_columns(["clock_error_s"]).append_column("colour", pa.nulls(len(rows)))
+    later = rows.drop_columns(["skew_s"]).append_column("colour", pa.nulls(len(rows)))
     pq.write_table(later, file)
     seen = commbench.load(folder)
     assert list(seen.columns) == arrow_schema("cases").names
-    assert seen["clock_error_s"].isna().all()
+    assert seen["skew_s"].isna().all()
     assert seen["median_s"].equals(commbench.load(finished)["median_s"])
     pq.write_table(rows.drop_columns(["sync"]), file)
     with pytest.raises(

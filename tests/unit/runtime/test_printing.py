@@ -4,6 +4,7 @@ missing."""
 from __future__ import annotations
 
 import errno
+import io
 import os
 import pty
 import subprocess
@@ -14,11 +15,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from commbench.core.errors import Unsaved
-from commbench.runtime.printing import encoded, finish_printing, print_safely
+from commbench.core.terminal import Terminal
+from commbench.runtime.printing import encoded, finish_printing, print_data, print_safely
 
 SCRIPT = """
 import os, sys, time
@@ -191,3 +194,56 @@ def test_a_terminal_that_has_gone_has_no_reader(monkeypatch: pytest.MonkeyPatch)
 def test_a_locale_without_a_letter_shows_what_can_not_be_taken_for_a_number() -> None:
     assert encoded("±2% é", "ascii") == b"+-2% \\xe9"
     assert encoded("±2% é", "utf-8").decode() == "±2% é"
+
+
+class Tee:
+    """As notebooks and logging libraries put in place of sys.stdout: nothing but `write`."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> None:
+        self.text += text
+
+
+def test_a_stream_that_can_only_write_gets_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    tee = Tee()
+    monkeypatch.setattr(sys, "stdout", tee)
+    with print_safely():
+        print("table", flush=True)
+        assert Terminal.of(sys.stdout) == Terminal()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            sys.stdout.fileno()
+    assert tee.text == "table\n"
+    assert sys.stdout is tee
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), io.TextIOWrapper(io.BytesIO()), object()])
+def test_a_stream_that_takes_no_text_ends_nothing(
+    stream: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if isinstance(stream, io.TextIOBase):
+        stream.close()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with print_safely():
+        print("progress", file=sys.stderr, flush=True)
+        assert not sys.stderr.isatty()
+
+
+EVIL = "\x1b]0;title\x07 \x1b[8m \u202e \x1b[2J"
+
+
+def test_all_text_passes_one_door_that_writes_out_what_a_terminal_acts_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with printing_to_a_pipe(monkeypatch) as read_end:
+        print(f"\x1b[1;32mPASS\x1b[0m {EVIL}")
+        assert os.read(read_end, 65536).decode() == (
+            "\x1b[1;32mPASS\x1b[0m \\x1b]0;title\\x07 \\x1b[8m \\u202e \\x1b[2J\n"
+        )
+
+
+def test_a_file_for_other_programs_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    with printing_to_a_pipe(monkeypatch) as read_end:
+        print_data(f"label,{EVIL}\n")
+        assert os.read(read_end, 65536).decode() == f"label,{EVIL}\n"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import signal
 import subprocess
+import sys
+import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +20,7 @@ import pytest
 from processes import until
 
 import commbench
+from commbench.results.run_folder import read_record
 from commbench.runtime.rank_server import rank_environment
 
 SOAK = (
@@ -191,6 +195,67 @@ def test_a_signal_to_the_command_keeps_and_shows_what_was_measured(
     with running(tmp_path, warm_executable) as (process, server, ranks):
         check_interrupted(tmp_path, process, number, status)
         assert_all_gone([server, *ranks])
+
+
+@pytest.mark.parametrize(
+    "words", [(), pytest.param(("backend=mpi",), marks=pytest.mark.long)], ids=["gloo", "mpi"]
+)
+def test_each_rank_has_a_session_of_its_own_and_ends_with_the_terminal(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """The terminal reaches the command only, which suspends, continues, interrupts its ranks."""
+    ours, theirs = os.openpty()
+    with in_terminal(theirs, tmp_path, *words) as process:
+        until(lambda: any(tmp_path.glob("*/parts/*.cases.parquet")))
+        (run,) = tmp_path.iterdir()
+        ranks = [psutil.Process(int(pid)) for pid in read_record(run)["processes"]]
+        assert len(ranks) == 2 and all(os.getsid(rank.pid) == rank.pid for rank in ranks)
+        world = [psutil.Process(process.pid), *ranks]
+        os.write(ours, b"\x1a")  # Ctrl-Z
+        until(lambda: {each.status() for each in world} == {psutil.STATUS_STOPPED})
+        os.killpg(process.pid, signal.SIGCONT)  # fg
+        until(lambda: psutil.STATUS_STOPPED not in {each.status() for each in world})
+        os.write(ours, b"\x03")  # Ctrl-C
+        assert process.wait(END_S) == 130
+        assert_all_gone(ranks)
+    assert list(commbench.load(tmp_path).stop_reason) == ["interrupted"]
+
+
+def test_ranks_end_when_their_terminal_is_closed(tmp_path: Path) -> None:
+    ours, theirs = os.openpty()
+    with in_terminal(theirs, tmp_path) as process:
+        until(lambda: any(tmp_path.glob("*/parts/*.cases.parquet")))
+        ranks = psutil.Process(process.pid).children(recursive=True)
+        os.close(ours)
+        assert process.wait(END_S) == 129
+        assert_all_gone(ranks)
+    assert list(commbench.load(tmp_path).stop_reason) == ["interrupted"]
+
+
+@contextmanager
+def in_terminal(terminal: int, folder: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The command as the foreground of a terminal, whose signals it gets. A real start: the warm
+    python has no terminal."""
+
+    def take_terminal() -> None:
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTSTP):
+            signal.signal(number, signal.SIG_DFL)
+        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
+    command = [sys.executable, "-m", "commbench", *SOAK, f"output={folder}", *words]
+    with subprocess.Popen(
+        command,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+        preexec_fn=take_terminal,
+    ) as process:
+        os.close(terminal)
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_a_signal_that_rank_0_sees_late_is_no_loss_of_the_others(

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from processes import until
 from small_disk import small_disk
@@ -34,6 +35,7 @@ FIXED = (
     "timing.warmup_repetitions=1",
     "timing.warmup_s=0",
 )
+TWO_CASES = ("benchmark=all_reduce", "sizes=[8,64]")
 DEADLY = """
 import os, signal
 from dataclasses import dataclass
@@ -280,6 +282,18 @@ def test_resume_refuses_a_run_json_of_somebody_else(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=key) as refused:
             resume([str(folder)])
         assert "\n" not in str(refused.value)
+
+
+def test_a_run_that_has_another_name_now_stays_one_run(tmp_path: Path) -> None:
+    """Renamed, or by a link; its rows know it by its first name."""
+    run = commbench.run("backend=simulated", *TWO_CASES, *FIXED, output=tmp_path / "results")
+    [cases] = run.glob("cases.parquet")
+    pq.write_table(pq.read_table(cases)[:1], cases)
+    (tmp_path / "mine").symlink_to(run.rename(run.with_name("renamed")))
+    assert resume([str(tmp_path / "mine")]) == 0
+    rows = commbench.load(tmp_path / "mine")
+    assert list(rows["message_bytes"]) == [8, 64]
+    assert set(rows["run_id"]) == {run.name}
 
 
 @pytest.mark.long

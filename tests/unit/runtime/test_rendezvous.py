@@ -26,9 +26,14 @@ from commbench.hardware.network import meeting_address
 from commbench.runtime.control import StoreControl, hosted_world
 from commbench.runtime.exit_protocol import cause_of
 from commbench.runtime.launchers.join import connect
-from commbench.runtime.launchers.registry import detect
+from commbench.runtime.launchers.registry import detect, settle_world
 from commbench.runtime.launchers.srun import step_address
-from commbench.runtime.rendezvous import address_for_peers, assemble, host_identity
+from commbench.runtime.rendezvous import (
+    address_for_peers,
+    assemble,
+    exported_address,
+    host_identity,
+)
 
 ENVIRONMENTS = DATA / "environments"
 Environment = dict[str, str]
@@ -56,6 +61,7 @@ def saved(name: str) -> list[Environment]:
         ("srun_step_pmi2", "srun", [0, 1, 0, 1], ["0", "0", "1", "1"]),
         ("flux_run", "mpirun", [0, 0], [None, None]),
         ("pals", "mpirun", [0, 0], [None, None]),
+        ("mpirun_rsh", "mpirun", [0, 1], [None, None]),
         ("env_pytorchjob", "torchrun", [0, 0], [None, None]),
     ],
 )
@@ -92,6 +98,8 @@ def test_every_saved_environment_is_tested() -> None:
         "openmpi5",
         "openmpi4",
         "mpich_hydra",
+        "mpirun_rsh",
+        "prterun",
     }
     tested |= {
         "srun_step",
@@ -240,6 +248,41 @@ def test_a_store_that_was_there_before_rank_0_does_not_stand_for_it(
     assert cause_of(caught.value) == "own", "rank 0 can't say it"
 
 
+@pytest.mark.parametrize("name", ["torchrun", "env_pytorchjob", "openmpi5", "srun_step"])
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("MASTER_PORT", "tcp://10.0.0.1:29500"),
+        ("MASTER_PORT", "0"),
+        ("MASTER_PORT", "65536"),
+        ("MASTER_PORT", "29500 "),
+        ("MASTER_ADDR", "10.0.0.1:29500"),
+        ("MASTER_ADDR", "tcp://10.0.0.1"),
+    ],
+)
+def test_an_address_that_is_none_is_refused_at_the_door_by_its_variable(
+    name: str, variable: str, value: str
+) -> None:
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"} | {variable: value}
+    with pytest.raises(ConfigError, match=f"{variable}='{value}' is not a (port from 1|host;)"):
+        settle_world(saved(name)[0] | meeting)
+
+
+@pytest.mark.parametrize("host", ["job-master-0.ns", "10.0.0.1", "fd00::1", "fe80::1%eth0", "::1"])
+def test_every_kind_of_address_is_one(host: str) -> None:
+    environ = {"MASTER_ADDR": host, "MASTER_PORT": "29500"}
+    assert exported_address(environ) == (host, 29500)
+
+
+@pytest.mark.parametrize("backend", [Gloo(), Mpi()])
+def test_a_port_that_another_server_holds_is_named_by_rank_0(backend: Backend) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = str(held.getsockname()[1])
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        with pytest.raises(WorldBroken, match=rf"port {port} of this host is held .* MASTER_PORT"):
+            connect(RankIdentity("srun", 0, 2, 0), backend, environ=meeting)
+
+
 def test_a_loopback_interface_that_is_down_is_named_at_once() -> None:
     need("unshare", "--net")
     program = "from commbench.runtime.store import connected; connected('127.0.0.1', 29500, 60.0)"
@@ -248,12 +291,9 @@ def test_a_loopback_interface_that_is_down_is_named_at_once() -> None:
     assert child.stderr.splitlines()[-1].endswith("is down: ip link set lo up")
 
 
-@pytest.mark.parametrize("broken", [{"MASTER_PORT": "abc"}, {"MASTER_PORT": "1"}])
-def test_an_unreachable_meeting_point_is_a_broken_world(
-    broken: Environment, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreachable_meeting_point_is_a_broken_world(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("commbench.runtime.rendezvous.CONNECT_S", 1.0)
-    environ = saved("srun_step")[1] | {"MASTER_ADDR": "127.0.0.1"} | broken
+    environ = saved("srun_step")[1] | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     place = detect(environ)
     assert place is not None
     with pytest.raises(WorldBroken, match="rank 1 found no control plane"):

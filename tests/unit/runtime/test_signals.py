@@ -6,8 +6,11 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
+from commbench.runtime.signals import RunEnder, set_handlers
 
 WORK = """
 import ctypes, sys, time
@@ -61,3 +64,34 @@ def test_a_call_that_does_not_come_back_is_left_after_saving(number: signal.Sign
     status, lines, seconds = ended(IN_C, number)
     assert (status, lines) == (128 + number, [f"saved {128 + number}"])
     assert seconds < 5
+
+
+@pytest.mark.parametrize("before", ["os.setpgrp", "None", "os.setsid"])
+def test_a_rank_has_a_session_of_its_own_however_its_launcher_has_started_it(before: str) -> None:
+    """In a group of its own, as of mpirun; in that of its launcher; with a session, as of
+    torchrun."""
+    rank = "import os; from commbench.runtime.signals import begin_session; begin_session()"
+    rank += "; print(os.getpid(), os.getpgrp(), os.getsid(0))"
+    launcher = f"import os, subprocess, sys; words = [sys.executable, '-c', {rank!r}]"
+    launcher += f"; subprocess.run(words, preexec_fn={before}, check=True)"
+    words = [sys.executable, "-c", launcher]
+    pid, group, session = subprocess.check_output(words, text=True).split()
+    assert pid == group == session
+
+
+def test_another_thread_than_the_main_one_leaves_signals_alone() -> None:
+    """As a server, an actor of Ray or asyncio.to_thread runs commbench."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run() -> bool:
+        with RunEnder(lambda status: None, lambda number: True):
+            return signal.getsignal(signal.SIGTERM) == before
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(run).result(10)
+
+
+def test_a_handler_of_c_code_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a program that embeds Python: it could not be put back."""
+    monkeypatch.setattr(signal, "getsignal", lambda number: None)
+    assert set_handlers({signal.SIGTERM: signal.SIG_IGN}) == {}

@@ -24,6 +24,7 @@ from commbench.backends.simulated.model import Model
 from commbench.backends.simulated.virtual import VirtualRunner
 from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.program import (
+    PINNED,
     AllReduce,
     Barrier,
     Broadcast,
@@ -160,7 +161,7 @@ def test_only_what_moves_has_a_twin() -> None:
     program = Program(buffers, (AllReduce(data, data, "sum"),), (Copy(View("source"), data),))
     assert staged_program(program, 0).buffers == (
         *program.buffers,
-        BufferSpec("data@host", 4, "int32"),
+        BufferSpec("data@host", 4, "int32", memory=PINNED),
     )
     host = View("data@host")
     assert staged_program(program, 0).steps == (

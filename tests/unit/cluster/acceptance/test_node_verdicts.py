@@ -249,7 +249,7 @@ def test_too_few_nodes_are_not_ranked() -> None:
 
 def test_the_newest_acceptance_counts_and_other_runs_do_not() -> None:
     old = record("alone", sweep_id="old")
-    new = record("pairs", sweep_id="new", started_at="2026-02-01")
+    new = record("pairs", sweep_id="new", started_at="2025-12-31")  # the clock went back
     other = {"run_id": "x", "config": {"stage": "none"}, "started_at": "2026-03-01"}
     assert newest_runs([old, new, other]) == {"pairs": [new]}
     assert newest_runs([other, {"run_id": "y"}]) == {}

@@ -182,9 +182,13 @@ def test_junit_has_a_test_case_for_each_case_with_failures_in_words(
 
 
 def test_names_and_reasons_that_xml_forbids_are_written_all_the_same() -> None:
-    answer = CaseAnswer("all_reduce", "<a & \x1b[31m>", "FAIL", 'said "\x00"')
+    answer = CaseAnswer("all\x01reduce", "<a & \x1b[31m>", "FAIL", 'said "\x00"')
     root = ElementTree.fromstring(junit_text(GateResult((answer,), ("basis",))))
-    assert root[0].findall("testcase")[0].get("name") == "<a & \ufffd[31m>"
+    case = root[0].findall("testcase")[0]
+    assert (case.get("classname"), case.get("name")) == (
+        "commbench.all\ufffdreduce",
+        "<a & \ufffd[31m>",
+    )
 
 
 def test_the_page_begins_with_the_answers(store: Path, results: Path, tmp_path: Path) -> None:

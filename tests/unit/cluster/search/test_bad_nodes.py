@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 from loops import for_each
@@ -19,7 +20,7 @@ from commbench.cluster.search.bad_nodes import (
     findings_of,
 )
 from commbench.cluster.search.node_rounds import Meetings
-from commbench.core.layout import Layout
+from commbench.core.layout import Layout, Pair
 
 BANDWIDTH = (SENDS, RECEIVES)
 ALL = (SENDS, RECEIVES, LATENCY)
@@ -145,6 +146,73 @@ def test_a_slow_node_does_not_make_its_switch_bad() -> None:
     switches = tuple(f"leaf{node // 8}" for node in range(32))
     findings, _ = searched(cluster_with("32x1", {3: 1.5}), cluster=Cluster(32, 1, switches))
     assert (bad_nodes(findings), findings.bad_switches()) == ([3], {})
+
+
+def racks_of(*sizes: int) -> tuple[str, ...]:
+    return tuple(f"leaf{number}" for number, size in enumerate(sizes) for _ in range(size))
+
+
+def searched_in_racks(
+    racks: tuple[str, ...], slow: dict[int, float], hop: float, seed: int = 5
+) -> Findings:
+    """Where pairs of two racks take `hop` times as long as others."""
+    nodes = len(racks)
+    cluster = cluster_with(f"{nodes}x1", slow, seed=seed)
+    rack = np.unique(racks, return_inverse=True)[1]
+    measured_alike = cluster.measured
+
+    def measured_with_hop(rounds: Sequence[Sequence[Pair]]) -> PairTimes:
+        times = measured_alike(rounds)
+        times.log_s[rack[times.source] != rack[times.destination]] += np.log(hop)
+        return times
+
+    cluster.measured = measured_with_hop  # type: ignore[method-assign]
+    return searched(cluster, seed=seed, cluster=Cluster(nodes, 1, racks))[0]
+
+
+@for_each("hop", [1.0, 2.0])
+@for_each("sizes", [(4, 4), (3, 5), (3, 13), (8, 8), (12, 20), (32, 32), (3, 3, 3), (8, 8, 8)])
+def test_a_slow_rack_is_named_and_no_node_of_the_others(sizes: tuple[int, ...], hop: float) -> None:
+    for seed, factor in enumerate((1.15, 1.4, 2.0)):
+        slow = dict.fromkeys(range(sizes[0]), factor)
+        findings = searched_in_racks(racks_of(*sizes), slow, hop, seed)
+        assert bad_nodes(findings) == [*range(sizes[0])]
+        assert list(findings.bad_switches()) == ["leaf0"]
+
+
+@for_each("hop", [1.0, 2.0])
+@for_each("sizes", [(2, 2), (3, 3), (4, 4), (3, 13), (16, 16), (8, 8, 8)])
+def test_a_slow_node_of_a_rack_is_named_and_no_other(sizes: tuple[int, ...], hop: float) -> None:
+    racks = racks_of(*sizes)
+    assert bad_nodes(searched_in_racks(racks, {0: 1.3}, hop)) == [0]
+    assert set(searched_in_racks(racks, {}, hop).decisions()) == {"good"}
+
+
+def test_what_may_be_a_slow_switch_or_a_slow_path_to_it_is_not_decided() -> None:
+    racks = racks_of(1, 15)
+    for seed, factor in enumerate((1.2, 1.5, 2.0, 3.0)):
+        decisions = searched_in_racks(racks, {}, hop=factor, seed=seed).decisions()
+        assert decisions == ("undecided", *("good",) * 15)
+        slow = searched_in_racks(racks, {0: factor}, hop=1.0, seed=seed)
+        assert slow.decisions() == decisions
+
+
+@for_each(("nodes", "slow"), [(4, 2), (8, 4), (16, 8), (64, 32)])
+def test_half_of_the_nodes_may_be_slow(nodes: int, slow: int) -> None:
+    chosen = np.random.default_rng(1).permutation(nodes)[:slow].tolist()
+    findings, _ = searched(cluster_with(f"{nodes}x1", dict.fromkeys(chosen, 1.2)))
+    assert bad_nodes(findings) == sorted(chosen)
+
+
+@for_each("nodes", [3, 4, 5, 7, 8, 12, 16, 32, 64])
+def test_most_nodes_are_not_called_good_where_they_are_slow(nodes: int) -> None:
+    """Up to the number that an answer gives: from there on a search can't see them."""
+    for slow in range(nodes // 2 + 1, Cluster(nodes).unseen):
+        for seed, noise in enumerate(NOISES):
+            cluster = cluster_with(f"{nodes}x1", dict.fromkeys(range(slow), 1.2), ALL, noise)
+            findings, _ = searched(cluster, seed=seed)
+            assert "good" not in findings.decisions()[:slow]
+            assert "bad" not in findings.decisions()[slow:]
 
 
 def test_switches_are_those_of_several_nodes_but_not_of_all() -> None:

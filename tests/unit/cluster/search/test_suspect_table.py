@@ -53,7 +53,7 @@ def test_the_first_line_names_the_bad_node_and_how_to_leave_it_out() -> None:
 def test_good_nodes_have_no_table_and_nothing_to_leave_out() -> None:
     search = search_with([], [], "16x1")
     text = search.text(PLAIN)
-    assert text.startswith("good: all 16 nodes\n")
+    assert text.startswith("good: all 16 nodes, unless 11 or more are slow alike\n")
     assert "16 good, 0 bad, 0 undecided" in text
     assert "could see: bandwidth 10 %, latency 10 %" in text
     assert "decision" not in text and "--exclude" not in text
@@ -71,6 +71,30 @@ def test_noise_that_hides_the_slowdown_is_not_decided_and_not_clean() -> None:
     search = search_with([], [], "16x1", spread=0.5)
     assert search.text(PLAIN).startswith("not decided: ")
     assert not search.is_clean
+
+
+def why_undecided(search: Search) -> str:
+    return " ".join(search.text(PLAIN).rpartition("not decided: ")[2].split())
+
+
+def test_an_undecided_search_says_why_and_what_to_do() -> None:
+    assert why_undecided(search_with([], [], "2x2")) == (
+        "a slow one of two nodes is in every pair, and so is the other"
+    )
+    assert why_undecided(search_with([*range(10)], [SENDS, RECEIVES, LATENCY], "16x1")) == (
+        "a quarter of the nodes is faster than these: most nodes may be slow"
+    )
+    assert why_undecided(search_with([], [], "16x1", spread=0.5)) == (
+        "noise hides it; run it on quiet nodes, or with search.slowdown=0.2, which lets 20 % pass"
+    )
+    switches = ("leaf0", *("leaf1",) * 15)
+    slow = search_with([0], [SENDS, RECEIVES, LATENCY], "16x1", switches)
+    assert "or nothing tells it from the path between two switches" in why_undecided(slow)
+
+
+def test_no_line_of_a_good_answer_begins_as_a_bad_one() -> None:
+    lines = search_with([], [], "16x1").text(PLAIN).splitlines()
+    assert [line for line in lines[1:] if line.startswith(("bad", "good", "not decided"))] == []
 
 
 def test_a_bad_switch_is_one_line_and_all_its_nodes_are_left_out() -> None:

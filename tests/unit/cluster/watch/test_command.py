@@ -8,6 +8,7 @@ import re
 import shutil
 import socket
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,9 @@ from commbench.cluster.watch import runs
 from commbench.cluster.watch.command import next_due_s, watch_options
 from commbench.cluster.watch.state import WATCH_FOLDER, read_state, state_path
 from commbench.core.errors import ConfigError
+from commbench.measure import preflight
 from commbench.measure.time_limits import TotalBudget
+from commbench.results import run_folder
 from commbench.results.load import find_runs, load_run
 from commbench.runtime.folder_lock import locked
 
@@ -222,6 +225,58 @@ def test_a_changed_run_that_the_user_adds_stays_in_the_store(store: Path, turn: 
     assert [run.name for run in add_runs(store, [changed]).added] == [changed.name]
     assert turn("--fresh", "1") == 1, "one run among 20 does not make it normal"
     assert changed.name in [run.name for run in stored_runs(store)]
+
+
+def set_clock(patch: pytest.MonkeyPatch, hours: int) -> None:
+    """The clock of this process is wrong by so many hours."""
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: timezone | None = None) -> Clock:  # type: ignore[override]
+            return cls.fromtimestamp(datetime.now(tz).timestamp() + 3600 * hours, tz)
+
+    for module in (run_folder, preflight):
+        patch.setattr(module, "datetime", Clock)
+
+
+def test_turns_are_in_their_order_though_the_clock_goes_back(
+    store: Path,
+    turn: Turn,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The first turn of a change seems to be an hour before the last healthy one."""
+    assert turn() == 0
+    make_faster(store, CHANGE)
+    with monkeypatch.context() as patch:
+        set_clock(patch, -1)
+        assert turn("--fresh", "1") == 1
+    assert "the clock was up to 60 min behind the run before" in capsys.readouterr().out
+    state = read_state(store)
+    assert turn("--fresh", "1") == 1
+    later = read_state(store)
+    assert state is not None
+    assert later is not None
+    assert later.changes == state.changes
+    assert len(stored_runs(store)) == RUNS + 1
+
+
+def test_a_healthy_run_dated_in_the_future_is_before_a_change(
+    store: Path,
+    turn: Turn,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with monkeypatch.context() as patch:
+        set_clock(patch, 24)
+        assert turn() == 0
+    make_faster(store, CHANGE)
+    for run in stored_runs(store):
+        record = json.loads((run / "run.json").read_text())
+        record["provenance"]["nodes"][0]["host.kernel"] = "5.10.0-old"
+        (run / "run.json").write_text(json.dumps(record))
+    assert turn("--fresh", "1") == 1
+    assert "host.kernel: 5.10.0-old ->" in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_else_has_changed_is_shown(
@@ -543,6 +598,7 @@ def test_it_is_not_called_inside_of_a_world(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     variables = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert main(["watch", "backend=simulated", "--baseline", "store", "--once"]) == 2

@@ -22,6 +22,7 @@ from commbench.replay.readers.registry import read_traces
 from commbench.replay.trace_files import MOST_UNPACKED_BYTES, MOST_UNPACKED_RATIO
 
 DUMP = b'{"pg_status": {}, "entries": ['
+DUMP_KEY = b"\x80\x02}X\x09\0\0\0pg_status"
 CALL = "n1:7:7 [0] NCCL INFO AllReduce: opCount 2 "
 COMMUNICATOR = "n1:7:7 [0] NCCL INFO "
 
@@ -38,7 +39,7 @@ def shared_lists() -> bytes:
 
 
 def lists_in_lists() -> bytes:
-    return b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b"."
+    return DUMP_KEY + b"]" * 100_000 + b"a" * 99_999 + b"s."
 
 
 def packed_values() -> bytes:
@@ -47,7 +48,7 @@ def packed_values() -> bytes:
 
 
 REFUSED: dict[str, tuple[str, Callable[[], bytes], str]] = {
-    "a place of a memo": ("rank0.pkl", lambda: b"\x80\x02}r\xff\xff\xff\xff.", "1 GiB of memory"),
+    "a place of a memo": ("rank0.pkl", lambda: DUMP_KEY + b"r\xff\xff\xff\xff.", "1 GiB of memory"),
     "shared lists": ("rank0.pkl", shared_lists, "more than 4194304 values"),
     "deep lists": ("rank0.pkl", lists_in_lists, "nested|no entries|recursion"),
     "a large number": ("rank0.pkl", lambda: pickled([10**5000]), "more than 64 bits"),

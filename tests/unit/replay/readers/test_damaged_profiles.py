@@ -13,8 +13,14 @@ from commbench.core.errors import Unreadable
 from commbench.replay.analysis import exposure
 from commbench.replay.json_stream import NOT_UTF8
 from commbench.replay.operations import RankTrace
+from commbench.replay.readers.profiled_work import UNLINKED_KERNELS
 from commbench.replay.readers.registry import read_traces
-from commbench.replay.readers.torch_profiler import CUT_KERNELS, NEGATIVE, UNLINKED_CALLS
+from commbench.replay.readers.torch_profiler import (
+    CUT_KERNELS,
+    NEGATIVE,
+    UNLINKED_CALLS,
+    UNTIMED,
+)
 from commbench.replay.training_job import TrainingJob, training_job
 
 SCHEDULE = [Call("0", (0, 1), "all_reduce", "float32", 8)] * 2
@@ -122,3 +128,94 @@ def test_one_bad_event_that_is_not_needed_costs_no_rank(fillers: int, tmp_path: 
     found = job(tmp_path)
     assert found.calls == control.calls and found.ranks == (0, 1)
     assert found.notes[NOT_UTF8] == 1
+
+
+PLUGIN = [
+    {"name": "AllReduce", "cat": "COLL", "ph": "b", "id": 0, "pid": 9, "tid": 1, "ts": 1.5,
+     "args": {"SeqNum": 0, "CommHash": 64, "Rank": 0, "Count": 8, "Datatype": "ncclFloat32"}},
+    {"name": "AllReduce", "cat": "COLL", "ph": "e", "id": 0, "pid": 9, "tid": 1, "ts": 9.5},
+]  # fmt: skip
+KERNEL = {"ph": "X", "pid": 3, "tid": 7, "ts": 1.0, "dur": 2.0, "name": "ncclDevKernel_AllReduce"}
+JAX = {"displayTimeUnit": "ns", "metadata": {"highres-ticks": True}, "traceEvents": [KERNEL]}
+OTHER_PROGRAMS = {
+    "of NCCL's profiler plugin, not of torch.profiler": PLUGIN,
+    "of JAX or TensorFlow, not of torch.profiler": JAX,
+    "of another program, not of torch.profiler": {"traceEvents": [{**KERNEL, "ts": "1"}]},
+}
+
+
+@pytest.mark.parametrize("reason", OTHER_PROGRAMS)
+def test_traces_of_other_programs_are_refused_alone_and_left_out_beside_others(
+    reason: str, tmp_path: Path
+) -> None:
+    documents(tmp_path)
+    path = tmp_path / "rank2.json"
+    path.write_text(json.dumps(OTHER_PROGRAMS[reason]))
+    with pytest.raises(Unreadable, match=rf"rank2\.json: a Chrome trace {reason}; known are: "):
+        read_traces([str(path)])
+    traces, left_out = read_traces([str(tmp_path)])
+    assert len(traces) == 2 and left_out == {str(path): f"a Chrome trace {reason}"}
+
+
+def test_a_profile_whose_times_are_texts_is_refused(tmp_path: Path) -> None:
+    document = documents(tmp_path)[tmp_path / "rank0.json"]
+    for event in document["traceEvents"]:
+        event["ts"] = str(event["ts"])
+    path = tmp_path / "texts" / "rank0.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(document))
+    with pytest.raises(Unreadable, match=r"a profile whose times \(ts, dur\) are no numbers"):
+        read_traces([str(path)])
+
+
+def test_events_without_times_are_counted(tmp_path: Path) -> None:
+    trace = only(tmp_path, ncclDevKernel={"ts": "1"}, gemm={"dur": None})
+    assert [call.duration_ns is None for call in trace.operations] == [True, False]
+    assert trace.notes == {UNTIMED: 2, UNLINKED_CALLS: 1}
+
+
+def with_steps(document: Any, *steps: tuple[int, float, float]) -> None:
+    document["traceEvents"] += [
+        {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "pid": 7, "tid": 7,
+         "ts": start, "dur": end - start}
+        for number, start, end in steps
+    ]  # fmt: skip
+
+
+def test_a_step_that_is_marked_twice_is_one(tmp_path: Path) -> None:
+    for path, document in documents(tmp_path).items():
+        with_steps(document, (3, 900, 1900), (3, 910, 1890), (4, 1900, 2900), (4, 1900, 2900))
+        path.write_text(json.dumps(document))
+    found = job(tmp_path)
+    assert found.steps == 2 and found.step_s == pytest.approx(1e-3)
+    assert [call.step for call in found.calls[0]] == [3, 4]
+    assert found.windows_ns[0] == (1_000_900_000, 1_000_900_000 + 2_000_000)
+
+
+def test_kernels_are_known_by_their_launch_without_metadata_of_their_own(tmp_path: Path) -> None:
+    """Whatever the case of their names, and of a launch with the number 0."""
+    document = documents(tmp_path)[tmp_path / "rank0.json"]
+    for word in ("ncclDevKernel", "cudaLaunchKernelExC"):
+        named(document, word)[0]["args"] = {"correlation": 0}
+    for event in named(document, "ncclDevKernel"):
+        event["name"] = event["name"].lower()
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps(document))
+    found = job(tmp_path)
+    assert [call.duration_ns for call in found.calls[0]] == [500_000] * 2 and found.notes == {}
+    assert all(collective.complete for collective in found.collectives)
+
+
+def test_kernels_of_a_graph_belong_to_no_call_and_are_said(tmp_path: Path) -> None:
+    """Its launch lies behind the calls, and its kernels have one number."""
+    document = documents(tmp_path)[tmp_path / "rank0.json"]
+    launch, kernel = named(document, "cudaLaunchKernelExC")[0], named(document, "ncclDevKernel")[0]
+    graph = {"args": {"correlation": 7}}
+    document["traceEvents"] += [
+        {**launch, **graph, "name": "cudaGraphLaunch", "ts": 3000.0},
+        *({**kernel, **graph, "ts": 3010.0 + 10 * place, "dur": 30.0} for place in range(3)),
+    ]
+    (tmp_path / "rank0.json").write_text(json.dumps(document))
+    found = job(tmp_path)
+    assert found.notes == {UNLINKED_KERNELS: 3}
+    assert [call.duration_ns for call in found.calls[0]] == [500_000] * 2

@@ -16,6 +16,7 @@ from commbench.core.errors import Unreadable
 from commbench.replay.json_stream import NOT_UTF8
 from commbench.replay.operations import RankTrace
 from commbench.replay.readers.flight_recorder import LOST_CALLS, NO_SPLITS_HERE, FlightRecorder
+from commbench.replay.readers.protocol import NO_FORMAT
 from commbench.replay.readers.registry import read_traces
 from commbench.replay.trace_files import TraceFile
 
@@ -55,6 +56,19 @@ def test_a_pickle_of_something_else_is_refused_in_one_line(content: bytes) -> No
     with pytest.raises(Unreadable, match="is no Flight Recorder dump") as refused:
         read(content)
     assert "\n" not in str(refused.value)
+
+
+def test_pickles_of_other_programs_beside_dumps_are_left_out_and_named(tmp_path: Path) -> None:
+    """As torch's memory snapshots, and what would run code."""
+    write_flight_recorder(SCHEDULE, tmp_path)
+    snapshot = {"segments": [{"address": 1, "blocks": []}], "device_traces": [[]], "entries": []}
+    others = {"snapshot.pickle": snapshot, "data.pkl": [_Command(tmp_path / "planted")]}
+    for name, value in others.items():
+        (tmp_path / name).write_bytes(pickle.dumps(value))
+    traces, left_out = read_traces([str(tmp_path)])
+    assert len(traces) == 2
+    assert left_out == {str(tmp_path / name): NO_FORMAT for name in others}
+    assert not (tmp_path / "planted").exists()
 
 
 def test_numbers_missing_between_two_calls_are_counted(tmp_path: Path) -> None:

@@ -67,6 +67,14 @@ def without_rank(path: Path, name: str) -> Path:
         ("nccl.job-pods-0.70", NO_RANK),
         ("trace.4021.json", NO_RANK),
         ("merged-1769071195.6634595.trace.json.gz", NO_RANK),
+        # pods, of which those of a PyTorchJob are ranks 1 and 2, and machines
+        ("mnist-worker-0_1.1718116821592181759.pt.trace.json", NO_RANK),
+        ("mnist-worker-1.json", NO_RANK),
+        ("mnist-master-0_1.1718116821592181759.pt.trace.json", NO_RANK),
+        ("worker3_4021.1757000000123.pt.trace.json", NO_RANK),
+        ("nccl.mnist-worker-1.70", NO_RANK),
+        ("worker_3.pt.trace.json", 3),
+        ("mnist-worker-0_rank1.json", 1),
         ("bs_32.json", NO_RANK),
     ],
 )
@@ -76,7 +84,8 @@ def test_a_number_in_a_name_is_a_rank_only_where_the_name_says_so(name: str, ran
 
 
 def test_formats_whose_names_end_with_the_rank_say_so() -> None:
-    for name in ("job.3.et", "nccl_trace_rank_container-node02_3"):
+    names = ("job.3.et", "nccl_trace_rank_container-node02_3", "nccl_trace_rank_job-worker-7_3")
+    for name in (*names, "nccl_trace_rank_worker7_3", "nccl_trace_rank_3"):
         assert rank_of(TraceFile(name, io.BytesIO()), None, ends_with_rank=True) == 3
 
 
@@ -109,6 +118,17 @@ def test_what_is_advised_for_a_file_without_a_rank_leads_to_an_answer(tmp_path: 
     assert training_job(read_traces([str(tmp_path)])[0]).ranks == (0, 1)
     (tmp_path / "y.json").write_text((tmp_path / "rank0_x.json").read_text())
     with pytest.raises(Unreadable, match=r"y.json does not say its rank.*; leave it out$"):
+        read_traces([str(tmp_path)])
+
+
+def test_several_files_without_a_rank_are_not_given_one(tmp_path: Path) -> None:
+    """Which of the pods is which rank only the user knows."""
+    write_kineto(SCHEDULE, tmp_path)
+    for rank, pod in enumerate(("mnist-master-0", "mnist-worker-0")):
+        without_rank(tmp_path / f"rank{rank}.json", f"{pod}_1.171811682159.pt.trace.json")
+    with pytest.raises(
+        Unreadable, match=r"call it rankN_mnist-master-0_1\..*, where N is its rank"
+    ):
         read_traces([str(tmp_path)])
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError
 from commbench.runtime.control import StoreControl
 from commbench.runtime.exit_protocol import FOLDER
-from commbench.runtime.launchers.given_world import world_note
+from commbench.runtime.launchers.given_world import UNREAD_RANKS, world_note
 from commbench.runtime.launchers.join import connect
 from commbench.runtime.launchers.registry import detect, settle_world
 from commbench.runtime.rendezvous import assemble, check_layouts
@@ -138,6 +139,35 @@ def test_an_incomplete_world_by_env_is_named() -> None:
     assert world_note(None, None, environ) == (
         "RANK=0, WORLD_SIZE=2 are ignored without MASTER_PORT; commbench starts its own ranks"
     )
+
+
+def test_a_rank_alone_is_named() -> None:
+    assert world_note(None, None, {"RANK": "3"}) == (
+        "RANK=3 is ignored without WORLD_SIZE and MASTER_ADDR and MASTER_PORT; commbench starts its"
+        " own ranks"
+    )
+
+
+@pytest.mark.parametrize("ask", [detect, settle_world])
+@pytest.mark.parametrize("name", UNREAD_RANKS)
+def test_a_rank_that_is_not_told_of_how_many_starts_no_world(
+    name: str, ask: Callable[[Environment], object]
+) -> None:
+    with pytest.raises(ConfigError, match=f"{name}=1: .* has started this process as a rank"):
+        ask({name: "1"})
+    assert detect(saved("torchrun")[1] | {name: "7"}) == RankIdentity("torchrun", 1, 2, 1, "0")
+
+
+def test_prterun_exports_no_number_of_ranks() -> None:
+    with pytest.raises(ConfigError, match=r"PMIX_RANK=0: prterun has .* --personality ompi"):
+        settle_world(saved("prterun")[0])
+
+
+def test_the_shell_of_a_launcher_that_is_not_read_is_no_rank(command: str) -> None:
+    """As that of salloc, where Slurm's default is PMIx."""
+    note, identity = seen_from(["bash", "--norc"], {"PMIX_RANK": "0"}, command)
+    assert identity == "None"
+    assert note.startswith("PMIX_RANK=0 is ignored: it is of the shell that this command was typed")
 
 
 @pytest.mark.parametrize("name", ["none", "torchrun", "openmpi5", "mpich_hydra", "srun_step"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from commbench.core.errors import ConfigError
-from commbench.runtime.launchers.host_list import hosts_of_file, hosts_of_words
+from commbench.runtime.launchers.host_list import chosen_hosts, hosts_of_file, hosts_of_words
 
 LISTS = {
     "one host a line": "n1\nn2\n",
@@ -66,3 +68,9 @@ def test_a_list_from_the_command_line_has_no_slots() -> None:
     assert hosts_of_words(["a", "b", "a"]) == ("a", "b")
     with pytest.raises(ConfigError, match="'a:4' is not a host; write names or addresses, without"):
         hosts_of_words(["a:4"])
+
+
+def test_a_file_of_a_windows_editor_begins_with_a_mark_that_is_no_host(tmp_path: Path) -> None:
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("n1\nn2\n", encoding="utf-8-sig")
+    assert chosen_hosts((), str(hostfile)) == ("n1", "n2")

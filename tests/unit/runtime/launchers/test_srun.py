@@ -117,6 +117,17 @@ def test_an_exported_address_goes_before_the_computed_one() -> None:
     assert step_address({"MASTER_ADDR": "login", "MASTER_PORT": "4000"}) == ("login", 4000)
 
 
+def test_rank_0_sees_that_it_is_not_where_the_others_look_for_it() -> None:
+    """srun -m arbitrary may place it on any node."""
+    rank_0 = STEP | {"SLURM_PROCID": "0"}
+    assert step_address(rank_0 | {"SLURMD_NODENAME": "n03"})[0] == "n03"
+    with pytest.raises(ConfigError, match=r"rank 0 is on n04.* MASTER_ADDR=n04"):
+        step_address(rank_0 | {"SLURMD_NODENAME": "n04"})
+    assert step_address(STEP | {"SLURM_PROCID": "1", "SLURMD_NODENAME": "n04"})[0] == "n03"
+    given = rank_0 | {"SLURMD_NODENAME": "n04", "MASTER_ADDR": "n04"}
+    assert step_address(given)[0] == "n04"
+
+
 def test_without_a_list_of_nodes_the_error_names_the_variable_to_export() -> None:
     with pytest.raises(ConfigError, match="export MASTER_ADDR"):
         step_address({"SLURM_JOB_ID": "7"})
