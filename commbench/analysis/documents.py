@@ -203,7 +203,7 @@ def _read_intervals(cases: pd.DataFrame, folders: Sequence[Path]) -> pd.DataFram
 def _direct(reference: Reference, rows: Sequence[Row]) -> Iterator[Compared]:
     """A column of the rows: at the size of the point, or of each case the largest size in its
     range. A statistic is over all cases and sizes."""
-    known = [row for row in rows if row.get(reference.column) is not None]
+    known = [row for row in rows if fact(row, reference.column) is not None]
     for point in reference.points:
         inside = [row for row in known if point.holds(row["message_bytes"])]
         if reference.statistic and inside:
@@ -227,7 +227,7 @@ def _compared(
 def _value(row: Row, column: str, unit: str) -> Interval:
     """A column of a row in that unit; without an interval where its interval is not the time's."""
     measured = interval_of(row, column) if column in TIMED else None
-    return 1 / UNITS[unit] * (measured or Interval(row[column]))
+    return 1 / UNITS[unit] * (measured or Interval(fact(row, column)))
 
 
 def _names(rows: Sequence[Row]) -> list[str]:
