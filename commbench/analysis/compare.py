@@ -57,7 +57,7 @@ OTHERS = (  # columns that a comparison reads besides the variables
     "algbw_gb_per_s",
     *TAILS,
 )
-NO_VALUE = "none"
+NO_VALUES = ("none", "null")  # a backend's options are texts
 BYTES_TOLERANCE = 1e-6
 MOST_NEAREST = 50  # cases among which the nearest is looked for
 COMPARISON_COLUMNS = (
@@ -251,10 +251,10 @@ def by_each_value(
     source: Side, by: Sequence[ComparedVariable]
 ) -> list[tuple[ComparedVariable, ...]]:
     """`by` once for each value that its first variable has in one source but one, which is BASE:
-    none, else the first. Raises ConfigError for a single value."""
+    no value, else the first. Raises ConfigError for a single value."""
     first, *others = by
     order = sorted(set(_values(source.cases, first)), key=natural_key)
-    base, *settings = sorted(order, key=lambda value: value != NO_VALUE)
+    base, *settings = sorted(order, key=lambda value: value not in NO_VALUES)
     if not settings:
         raise ConfigError(
             f"--by {first.name} takes two values or more in {source.label}; it has {base}"
@@ -627,7 +627,7 @@ def variable_text(value: Any) -> str:
     """The value of a variable as text: none, false, A=1 B=2."""
     value = plain(value)
     if value is None or value == {}:
-        return NO_VALUE
+        return NO_VALUES[0]
     return str(value).lower() if isinstance(value, bool) else value_text(value)
 
 
