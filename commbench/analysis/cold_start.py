@@ -3,18 +3,22 @@ from the host."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.core.errors import CommbenchError
 from commbench.core.states import PHASES, Row
 from commbench.core.units import format_bytes, format_seconds
 from commbench.core.variables import MAPS
 from commbench.results.columns import VARIABLES, hashable
 from commbench.results.load import Paths, counting_ranks, read_rows, row_dicts
 from commbench.results.run_folder import mapping_or_empty
+from commbench.stats.stability import Stability, stability_of
 from commbench.stats.thresholds import FULL_SPEED_SHARE
 
 from .fit import WHOSE, Times
@@ -55,6 +59,7 @@ RAMP_SAMPLES = (
     "visit",
 )
 SOAK_CASE = ("label", "benchmark", "backend", "layout", "pair", "message_bytes")
+MOVED = ("interval.repetitions", "interval.busy_s")  # counters
 SOAK_INTERVAL = (*CASE_KEY, *SOAK_CASE, "at_s", "repetitions", "busy_s", "rate_gb_per_s")
 OVERHEAD = (
     "benchmark",
@@ -205,6 +210,30 @@ def intervals_of_soaks(cases: pd.DataFrame, counters: pd.DataFrame) -> pd.DataFr
         "float64"
     )
     return soaks[list(SOAK_INTERVAL)].sort_values([*CASE_KEY, "at_s"])
+
+
+def stored_intervals(cases: pd.DataFrame, folders: Sequence[Path]) -> pd.DataFrame | None:
+    """The intervals of the soaks among the cases; None where they can't be read."""
+    import pyarrow.compute as pc
+
+    soaks = cases[cases["timing"] == "soak"]
+    if not len(soaks) or not folders:
+        return None
+    with suppress(CommbenchError):
+        wanted = pc.field("name").isin(MOVED)
+        return intervals_of_soaks(soaks, read_rows(list(folders), "counters", where=wanted))
+    return None
+
+
+def stabilities(intervals: pd.DataFrame) -> dict[tuple[str, str], Stability]:
+    """CASE_KEY of each soak that has enough of these intervals -> how stable it was."""
+    found = {}
+    for (run_id, case_id), soak in intervals.groupby(list(CASE_KEY), sort=False):
+        columns = (soak[name].to_numpy() for name in ("at_s", "repetitions", "busy_s"))
+        stability = stability_of(*columns)
+        if stability is not None:
+            found[str(run_id), str(case_id)] = stability
+    return found
 
 
 def intervals_of(counters: pd.DataFrame) -> pd.DataFrame:

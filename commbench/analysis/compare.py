@@ -57,6 +57,7 @@ OTHERS = (  # columns that a comparison reads besides the variables
     "algbw_gb_per_s",
     *TAILS,
 )
+NO_VALUES = ("none", "null")  # a backend's options are texts
 BYTES_TOLERANCE = 1e-6
 MOST_NEAREST = 50  # cases among which the nearest is looked for
 COMPARISON_COLUMNS = (
@@ -246,18 +247,19 @@ def _values(cases: pd.DataFrame, variable: ComparedVariable) -> pd.Series[str]:
     return pd.Series([variable_text(row[name]) for row in reduced], index=cases.index)
 
 
-def by_two_values(source: Side, by: Sequence[ComparedVariable]) -> tuple[ComparedVariable, ...]:
-    """`by` with the two values that its first variable has in one source: BASE is the first of
-    them. Raises ConfigError where it has not two."""
+def by_each_value(
+    source: Side, by: Sequence[ComparedVariable]
+) -> list[tuple[ComparedVariable, ...]]:
+    """`by` once for each value that its first variable has in one source but one, which is BASE:
+    no value, else the first. Raises ConfigError for a single value."""
     first, *others = by
-    values = sorted(set(_values(source.cases, first)), key=natural_key)
-    if len(values) != 2:
-        listed = ", ".join(values)
+    order = sorted(set(_values(source.cases, first)), key=natural_key)
+    base, *settings = sorted(order, key=lambda value: value not in NO_VALUES)
+    if not settings:
         raise ConfigError(
-            f"--by {first.name} takes two values in {source.label}; it has {listed}; select with"
-            f" --by {first.name}=BASE:NEW"
+            f"--by {first.name} takes two values or more in {source.label}; it has {base}"
         )
-    return (replace(first, base=values[0], new=values[1]), *others)
+    return [(replace(first, base=base, new=new), *others) for new in settings]
 
 
 def save(side: Side, target: str | Path) -> None:
@@ -289,13 +291,18 @@ def save(side: Side, target: str | Path) -> None:
 @dataclass(frozen=True)
 class Rules:
     """How two sides are compared. `delta` is the smallest threshold; `noise`: key -> relative noise
-    of A/A launches."""
+    of A/A launches; `settings`: how many are compared with BASE, one after the other."""
 
     by: tuple[ComparedVariable, ...] = ()
     paired: bool = False
     delta: float = SMALLEST_CHANGE
     seed: int = 0
     noise: Mapping[str, float] | None = None
+    settings: int = 1
+
+    def tests(self, cases: int) -> int:
+        """For how many p is corrected, where each setting has so many cases."""
+        return self.settings * cases
 
     def threshold(self, key: str) -> float:
         """The threshold of a case: its own noise, else the largest of all A/A cases; at least
@@ -357,7 +364,8 @@ def compare_sides(base: Side, new: Side, rules: Rules) -> pd.DataFrame:
     measured = [(case, case.comparison) for case in cases if case.comparison is not None]
     adjusted = adjusted_p([comparison for _, comparison in measured])
     for (case, comparison), p_holm in zip(measured, adjusted, strict=True):
-        case.row.update(_statistics(case, comparison, p_holm, rules))
+        p_adjusted = min(1.0, rules.settings * p_holm)
+        case.row.update(_statistics(case, comparison, p_adjusted, rules))
     for case in cases:
         reasons = case.row["reason"], apart.get(case.key)
         case.row["reason"] = "; ".join(filter(None, reasons)) or None
@@ -619,7 +627,7 @@ def variable_text(value: Any) -> str:
     """The value of a variable as text: none, false, A=1 B=2."""
     value = plain(value)
     if value is None or value == {}:
-        return "none"
+        return NO_VALUES[0]
     return str(value).lower() if isinstance(value, bool) else value_text(value)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from operator import truediv
 from pathlib import Path
@@ -18,17 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commbench.core.errors import CommbenchError
 from commbench.core.states import Row
 from commbench.core.texts import name_of
 from commbench.results.columns import grouped, hashable
 from commbench.results.intervals import interval_of
-from commbench.results.load import read_rows, row_dicts
+from commbench.results.load import row_dicts
 from commbench.stats.interval import Interval, of_formula
 from commbench.stats.verdict import compare_launches
 
 from .case_names import telling
-from .cold_start import CASE_KEY, intervals_of_soaks, until_full_speed
+from .cold_start import CASE_KEY, stored_intervals, until_full_speed
 from .fit import key
 from .reference import UNITS, Point, Reference, fact, of_experiment
 from .symmetric_pairs import SYMMETRIC
@@ -158,7 +156,7 @@ def _document(
 ) -> Document:
     rows = until_full_speed(row_dicts(cases), records)
     is_timed = any(each.column == OVER_TIME for each in values)
-    intervals = _read_intervals(cases, folders) if is_timed else None
+    intervals = stored_intervals(cases, folders) if is_timed else None
     compared: list[Compared] = []
     by_run = sorted(rows, key=lambda row: str(row["run_id"]))
     own = [*dict.fromkeys(str(row["label"]) for row in by_run if row["label"])]
@@ -190,20 +188,10 @@ def _stand_in(reference: Reference, row: Row, libraries: Iterable[str] = ()) -> 
     return ", ".join(parts)
 
 
-def _read_intervals(cases: pd.DataFrame, folders: Sequence[Path]) -> pd.DataFrame | None:
-    """The intervals of the soaks among the cases; None where they can't be read."""
-    soaks = cases[cases["timing"] == "soak"]
-    if not len(soaks) or not folders:
-        return None
-    with suppress(CommbenchError):
-        return intervals_of_soaks(soaks, read_rows(list(folders), "counters"))
-    return None
-
-
 def _direct(reference: Reference, rows: Sequence[Row]) -> Iterator[Compared]:
     """A column of the rows: at the size of the point, or of each case the largest size in its
     range. A statistic is over all cases and sizes."""
-    known = [row for row in rows if row.get(reference.column) is not None]
+    known = [row for row in rows if fact(row, reference.column) is not None]
     for point in reference.points:
         inside = [row for row in known if point.holds(row["message_bytes"])]
         if reference.statistic and inside:
@@ -227,7 +215,7 @@ def _compared(
 def _value(row: Row, column: str, unit: str) -> Interval:
     """A column of a row in that unit; without an interval where its interval is not the time's."""
     measured = interval_of(row, column) if column in TIMED else None
-    return 1 / UNITS[unit] * (measured or Interval(row[column]))
+    return 1 / UNITS[unit] * (measured or Interval(fact(row, column)))
 
 
 def _names(rows: Sequence[Row]) -> list[str]:

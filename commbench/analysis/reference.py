@@ -203,12 +203,13 @@ def _is_one_of(value: Any, allowed: Any) -> bool:
 
 
 def fact(row: Row, name: str) -> Any:
-    """A column of a row, an entry of a map (`env.NAME`), or what follows from its pair.
+    """A column of a row, an entry of a map (`env.NAME`), or what follows from other columns.
 
     span: itself, within a node, between nodes. peer: itself, another rank. direction: there, back.
+    fresh_over_reused: of the rates of a stream's connections, their first second over their end.
     """
-    if name in PAIR_FACTS:
-        return PAIR_FACTS[name](row)
+    if name in DERIVED_FACTS:
+        return DERIVED_FACTS[name](row)
     column, _, key = name.partition(".")
     return (row.get(column) or {}).get(key) if key else row.get(column)
 
@@ -239,7 +240,17 @@ def _direction(row: Row) -> str | None:
     return "there" if pair[0] < pair[1] else "back"
 
 
-PAIR_FACTS = {"span": _span, "peer": _peer, "direction": _direction}
+def _fresh_over_reused(row: Row) -> float | None:
+    first, end = (row.get(name) for name in ("first_second_gb_per_s", "end_gb_per_s"))
+    return first / end if first is not None and end else None
+
+
+DERIVED_FACTS: Mapping[str, Callable[[Row], Any]] = {
+    "span": _span,
+    "peer": _peer,
+    "direction": _direction,
+    "fresh_over_reused": _fresh_over_reused,
+}
 
 
 # ---------------------------------------------------------------- files

@@ -52,6 +52,7 @@ from commbench.results.flags import warnings_of
 from commbench.results.intervals import interval_of
 from commbench.results.load import Paths, read_rows, row_dicts
 from commbench.stats.interval import Interval
+from commbench.stats.series import MAD_TO_SIGMA
 from commbench.stats.thresholds import SLOW_FACTOR, SLOW_SPREADS, UNCERTAIN_SLOW_FACTOR
 
 from .case_names import differing
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 UNUSABLE = frozenset({"oversubscribed", "waited", "throttled", "impossible"})
-MAD_TO_SIGMA = 1.4826  # of a normal distribution
 LEAST_CLASS_PAIRS = 3  # of a class: if two pairs differ, neither is known to be the slow one
 CLASSES: Mapping[Link, str] = {
     SELF: "of a rank with itself",

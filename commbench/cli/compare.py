@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from commbench.analysis.case_names import case_names
 from commbench.analysis.compare import (
     Rules,
     Side,
-    by_two_values,
+    by_each_value,
     compare_sides,
     noise_by_key,
     parse_by,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COMPARE_USAGE = """commbench compare BASE NEW      folders with runs, or parquet files of cases
-commbench compare RESULTS --by label                both from one folder, as A and B
+commbench compare RESULTS --by label                both from one folder: A and B, A and C
 commbench compare RESULTS --by backend=gloo:mpi     of more values these two
 commbench compare RESULTS --by env.NAME=1:36        one variable of the environment"""
 COMPARE_EPILOGUE = f"""\
@@ -80,31 +81,53 @@ def compare_command(words: list[str]) -> int:
         return _saved(read_side("NEW", new_source), options.save, first=True)
     read_base = read_side("BASE", base_source)
     read_new = read_side("NEW", new_source)
+    compared = [differences]
     if base_source is new_source and not any(variable.is_given for variable in differences):
-        differences = by_two_values(read_new, differences)
-    base = select_rows(read_base, differences)
-    new = select_rows(read_new, differences)
+        compared = by_each_value(read_new, differences)
     equal = [read_side("A/A", options.aa)] if options.aa else []
     known = noise_by_key(equal[0], differences, options.seed) if equal else None
-    rules = Rules(differences, options.paired, options.delta / 100, options.seed, known)
-    frame = compare_sides(base, new, rules)
+    delta = options.delta / 100
+    frames = []
+    for by in compared:
+        rules = Rules(by, options.paired, delta, options.seed, known, len(compared))
+        base, new = select_rows(read_base, by), select_rows(read_new, by)
+        frame = compare_sides(base, new, rules)
+        _print_compared(frame, base, new, equal, rules)
+        frames.append((frame, rules))
+    if options.save is not None:
+        _saved(read_new, options.save)
+    if options.junit is not None:
+        wanted = failures or {"slower"}
+        cases = [case for frame, rules in frames for case in _junit_cases(frame, wanted, rules)]
+        write_file("--junit", options.junit, junit_xml("commbench compare", cases))
+    statuses = [_status(frame, failures, rules) for frame, rules in frames]
+    if failures:
+        for (frame, rules), status in zip(frames, statuses, strict=True):
+            gate = f"{_of_setting(rules)}{_gate_text(frame, failures, status)}"
+            print(Terminal.of(sys.stdout).paragraph(gate))
+    return max(statuses)
+
+
+def _print_compared(
+    frame: pd.DataFrame, base: Side, new: Side, equal: Sequence[Side], rules: Rules
+) -> None:
+    """The answers, the table of all cases, and what they rest on."""
     terminal = Terminal.of(sys.stdout)
-    answers = [comparison_summary(frame), drift_text(frame, base, new)]
-    answers = [*filter(None, answers), *quoted_changes(frame, rules.by)]
+    summary = f"{_of_setting(rules)}{comparison_summary(frame)}"
+    answers = [summary, *filter(None, [drift_text(frame, base, new)])]
+    answers += quoted_changes(frame, rules.by)
     print(f"{paragraphs(answers, terminal)}\n")
     print(comparison_table(frame))
     lines = [*caption(frame, rules), *unjoined(frame), ""]
     lines += [*side_lines(base, new, *equal), *provenance_lines(base, new, rules.by)]
+    lines += [""] if rules.settings > 1 else []
     print(paragraphs(lines, terminal))
-    if options.save is not None:
-        _saved(read_new, options.save)
-    if options.junit is not None:
-        text = junit_xml("commbench compare", _junit_cases(frame, failures or {"slower"}))
-        write_file("--junit", options.junit, text)
-    status = _status(frame, failures, rules)
-    if failures:
-        print(terminal.paragraph(_gate_text(frame, failures, status)))
-    return status
+
+
+def _of_setting(rules: Rules) -> str:
+    """`label A -> B: `, where several settings are compared with BASE; else empty."""
+    first = rules.by[0] if rules.settings > 1 else None
+    return "" if first is None else f"{first.name} {' -> '.join(first.texts)}: "
 
 
 def _saved(new: Side, target: str, first: bool = False) -> int:
@@ -186,7 +209,7 @@ def _base_and_new(options: argparse.Namespace) -> tuple[list[str], list[str]]:
 # ---------------------------------------------------------------- JUnit
 
 
-def _junit_cases(frame: pd.DataFrame, failures: set[str]) -> list[JunitCase]:
+def _junit_cases(frame: pd.DataFrame, failures: set[str], rules: Rules) -> list[JunitCase]:
     """A case for each; skipped are those without a verdict, or UNDECIDED, that do not fail."""
     rows = row_dicts(frame)
     failing = {VERDICTS_OF[word] for word in failures & VERDICTS_OF.keys()}
@@ -203,7 +226,13 @@ def _junit_cases(frame: pd.DataFrame, failures: set[str]) -> list[JunitCase]:
         is_skipped = not failure and (row["sides"] != "both" or word == VERDICTS_OF["undecided"])
         cases.append(
             JunitCase(
-                row["benchmark"], name, row["new_median_s"], failure, is_skipped, reason, (reason,)
+                row["benchmark"],
+                f"{_of_setting(rules)}{name}",
+                row["new_median_s"],
+                failure,
+                is_skipped,
+                reason,
+                (reason,),
             )
         )
     return cases

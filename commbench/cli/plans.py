@@ -17,7 +17,11 @@ from commbench.core.variables import AXES, Case, is_usual
 from commbench.measure.plan import AlikeCases, duration_s, plan, plan_outline
 from commbench.results.columns import grouped, row_order
 from commbench.runtime.control import hosted_world
-from commbench.runtime.launchers.requirements import missing_requirements, starts_here
+from commbench.runtime.launchers.requirements import (
+    missing_requirements,
+    skipped_text,
+    starts_here,
+)
 
 from .doctor import facts_here
 from .jobs import job_titles
@@ -47,19 +51,25 @@ def planned_here(settings: Settings) -> tuple[Planned, ...]:
     return plan(*_world_here(settings), facts_here())
 
 
-def print_plans(jobs: Sequence[Job], elsewhere: bool = False) -> int:
+def print_plans(jobs: Sequence[Job], elsewhere: bool = False, needs_all: bool = False) -> int:
     """The cases of every job, for `plan=true`, and why it could not start here; returns the exit
-    status of that. `elsewhere`: the ranks will run on other machines."""
+    status of that. `elsewhere`: the ranks will run on other machines. `needs_all`: none would be
+    skipped."""
     reasons = [[*missing_requirements(job.settings, elsewhere)] for job in jobs]
     for job, title, missing in zip(jobs, job_titles(jobs), reasons, strict=True):
         if len(jobs) > 1:
             print(title)
         is_here = not missing and not elsewhere and starts_here(job.settings)
         print_plan(job.settings, is_here=is_here)
-    listed = list(dict.fromkeys(chain.from_iterable(reasons)))
-    for reason in listed:
+    skipped = skipped_text([next(iter(missing), None) for missing in reasons])
+    if skipped is None:
+        return 0
+    if not needs_all and not all(reasons):
+        print(skipped)
+        return 0
+    for reason in dict.fromkeys(chain.from_iterable(reasons)):
         print(f"it can't start here: {reason}")
-    return ConfigError.exit_status if listed else 0
+    return ConfigError.exit_status
 
 
 def print_plan(settings: Settings, ranks: int = 2, is_here: bool = True) -> None:

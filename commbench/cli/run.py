@@ -47,7 +47,11 @@ from commbench.runtime.launchers.registry import (
     mpi_library,
     own_variables,
 )
-from commbench.runtime.launchers.requirements import check_experiment, check_startable
+from commbench.runtime.launchers.requirements import (
+    check_experiment,
+    check_startable,
+    startable_jobs,
+)
 from commbench.runtime.output import BUSY
 from commbench.runtime.printing import print_safely
 from commbench.runtime.rank_server import rest_rank_server, stop_rank_server
@@ -79,16 +83,19 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
         config = composer.hydra_config(overrides) if requested.fresh_worlds else None
         elsewhere = config is not None and starts_ranks(config)
         check_experiment(requested, elsewhere)
-        jobs = requested.jobs
+        jobs: Sequence[Job] = requested.jobs
         staged = annexes.stages()
         if staged is None or multirun or not staged.is_acceptance(requested):
             staged = None
         else:
             jobs = staged.begin(composer, overrides, jobs)
-        for job in jobs:
-            check_startable(job, elsewhere)
+        is_experiment = requested.experiment is not None
+        needs_all = is_experiment or any(job.settings.on_error == "stop" for job in jobs)
+        jobs, skipped = startable_jobs(jobs, elsewhere, needs_all)
+        if skipped is not None:
+            print_error(skipped)
         if any(job.settings.plan for job in jobs):
-            return print_plans(jobs, elsewhere)
+            return print_plans(jobs, elsewhere, needs_all)
         busy = _shared_cores(jobs)
         if config is None:
             run_folder = new_folder(jobs[0].settings.output)
@@ -100,7 +107,10 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
         if staged is None:
             with exported(sweep):
                 keys = composer.keys_of(overrides)
-                return swept(config, keys, jobs, task, requested.experiment)
+                status = swept(config, keys, jobs, task, requested.experiment)
+            if skipped is not None:  # beside the results, which may be in a file
+                print(skipped)
+            return status
     return staged.run_new(overrides, jobs, {**folder, **sweep})
 
 

@@ -145,12 +145,12 @@ def launches_text(launches: int, cases: int, paired: bool) -> str:
 def undecidable_text(frame: pd.DataFrame, rules: Rules) -> str:
     """How many cases have too few launches for SLOWER or FASTER; empty if none has."""
     rows = row_dicts(frame[frame["ratio"].notna()])
-    few = [row for row in rows if not _is_decidable(row, len(rows), rules.paired)]
+    few = [row for row in rows if not _is_decidable(row, rules.tests(len(rows)), rules.paired)]
     if not few:
         return ""
     launches = [min(row["base_launches"], row["new_launches"]) for row in few]
     if len(few) == len(rows):
-        return launches_text(min(launches), len(rows), rules.paired)
+        return launches_text(min(launches), rules.tests(len(rows)), rules.paired)
     return f"{len(few)} of {len(rows)} cases have too few launches for SLOWER or FASTER"
 
 
@@ -164,7 +164,7 @@ def could_be(frame: pd.DataFrame, word: Verdict, rules: Rules) -> bool:
     rows = row_dicts(frame[frame["ratio"].notna()])
     if word == "SUSPECT":
         return any(row["base_launches"] >= FEW_LAUNCHES for row in rows)
-    return any(_is_decidable(row, len(rows), rules.paired) for row in rows)
+    return any(_is_decidable(row, rules.tests(len(rows)), rules.paired) for row in rows)
 
 
 def caption(frame: pd.DataFrame, rules: Rules) -> list[str]:
@@ -177,7 +177,8 @@ def caption(frame: pd.DataFrame, rules: Rules) -> list[str]:
         pairs = " in pairs" if rules.paired else ""
         lines.append(f"±: 95 % confidence interval over launches{pairs}, for any distribution")
         test = "signed-rank test" if rules.paired else "Mann-Whitney test"
-        lines.append(f"certain: p of the {test}, corrected for all cases, is at most {ALPHA}")
+        cases = f"the cases of {rules.settings} settings" if rules.settings > 1 else "all cases"
+        lines.append(f"certain: p of the {test}, corrected for {cases}, is at most {ALPHA}")
     if rules.noise is not None:
         lines.append("threshold: --delta, or the noise of the A/A launches (95th percentile)")
     given = set(frame["verdict"].dropna())
@@ -201,7 +202,7 @@ def _undecided_advice(frame: pd.DataFrame, rules: Rules) -> list[str]:
         * (math.log(row["ratio_high"] / row["ratio_low"]) / 2 / math.log1p(row["delta"])) ** 2
         for row in rows
     ]
-    needed = max(math.ceil(max(launches)), launches_needed(len(frame), rules.paired))
+    needed = max(math.ceil(max(launches)), launches_needed(rules.tests(len(frame)), rules.paired))
     more = f"about {needed} launches of each side" if needed <= LARGEST_ADVICE else "less noise"
     return [f"to decide these: {more}, or --delta {math.ceil(100 * max(deltas))}"]
 

@@ -113,8 +113,9 @@ def _is_slow_at_first(row: Row) -> bool:
 
 
 def slow_start_text(soaks: Sequence[Row], unit: Unit) -> str:
-    """How many fresh connections were slower in their first second; empty where none lasted long
-    enough. A rank's stream to itself crosses no network."""
+    """How many fresh connections were slower in their first second than reused ones, those at the
+    end, and by how much; empty where none lasted long enough. A rank's stream to itself crosses no
+    network."""
     known = [
         row
         for row in soaks
@@ -123,23 +124,18 @@ def slow_start_text(soaks: Sequence[Row], unit: Unit) -> str:
     slow = [row for row in known if _is_slow_at_first(row)]
     counted = plural(len(known), "stream", "streams")
     if not slow:
-        return f"The first second is no slower than the end in {counted}." if known else ""
-    firsts = [row["first_second_gb_per_s"] for row in slow]
-    ends = [row["end_gb_per_s"] for row in slow]
-    many = len(slow) > 1
+        return f"A fresh connection is no slower than a reused one in {counted}." if known else ""
+    factors = span_text([fact(row, "fresh_over_reused") for row in slow], format_number)
+    firsts = span_text([row["first_second_gb_per_s"] for row in slow], unit.text)
+    ends = span_text([row["end_gb_per_s"] for row in slow], unit.text)
     return (
-        f"The first second is slower than the end in {len(slow)} of {counted}:"
-        f" {'their first seconds' if many else 'its first second'}: {_span(firsts, unit)};"
-        f" {'their ends' if many else 'its end'}: {_span(ends, unit)}."
+        f"A fresh connection is slower than a reused one in {len(slow)} of {counted}: its first"
+        f" second has {factors} x the rate at the end ({firsts} of {ends} {unit.name})."
     )
 
 
-def _span(rates: Sequence[float], unit: Unit) -> str:
-    return f"{span_text(rates, unit.text)} {unit.name}"
-
-
 def stream_sentences(soaks: Sequence[Row]) -> list[str]:
-    """One for their first seconds, and one for each stream."""
+    """One for fresh connections, and one for each stream."""
     if not soaks:
         return []
     unit = bit_unit(soaks)

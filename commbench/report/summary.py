@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commbench.analysis.best import CHOSEN_SETTINGS
 from commbench.analysis.case_names import case_names, without_shared
-from commbench.analysis.cold_start import FULL_SPEED, until_full_speed
+from commbench.analysis.cold_start import (
+    FULL_SPEED,
+    stabilities,
+    stored_intervals,
+    until_full_speed,
+)
 from commbench.analysis.combined import COMBINED, VISIT_COLUMNS, CombinedCases, combine_runs
 from commbench.analysis.disturbances import JUDGED, disturbances_text
 from commbench.analysis.documents import Document, documents
@@ -37,6 +42,7 @@ from commbench.stats.thresholds import FAR_FROM_NORMAL
 
 from .compare_text import AbResult, read_ab_results
 from .quantities import has_bandwidth
+from .stability import stability_sentences
 from .streams import RAMP, bit_unit, is_stream_soak, slow_start_text, stream_sentences
 
 if TYPE_CHECKING:
@@ -276,6 +282,17 @@ class Summary:
             lines += filter(None, [first_second_text(matrix)])
         return lines[:MOST_SENTENCES]
 
+    def stability(self) -> list[str]:
+        """Which soaks were stable, and when the others dipped."""
+        cases, folders = self.results.cases, self.results.folders
+        soaks = cases[(cases["status"] == "ok") & (cases["timing"] == "soak")]
+        stored = {folders[run] for run in set(soaks["run_id"]) & set(folders)}
+        intervals = stored_intervals(soaks, sorted(stored))
+        found = {} if intervals is None else stabilities(intervals)
+        rows = {(row["run_id"], row["case_id"]): row for row in without_shared(row_dicts(soaks))}
+        names = case_names([rows[key] for key in found])
+        return list(stability_sentences(names, list(found.values())))
+
     def sentences(self) -> list[str]:
         """The answers: verdicts, doubts, what pairs and soaks say, then which backend is best from
         which size on."""
@@ -285,6 +302,7 @@ class Summary:
             *self.verdicts(),
             *self.doubts(),
             *self.symmetry(),
+            *self.stability(),
             *self.soak_sentences[:MOST_SENTENCES],
             *crossed[:MOST_SENTENCES],
             *self._launches(),

@@ -35,6 +35,11 @@ class Ramp:
     least: float | None
 
 
+def is_whole(busy_s: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which intervals are long enough to be judged: the last one is cut off by the end."""
+    return busy_s >= np.median(busy_s) / 2
+
+
 def ramp_of(
     begins_s: NDArray[np.float64], moved: NDArray[np.float64], busy_s: NDArray[np.float64]
 ) -> Ramp | None:
@@ -42,8 +47,7 @@ def ramp_of(
     if not moved.size:
         return None
     mean = float(moved.sum() / (begins_s[-1] + busy_s[-1] - begins_s[0]))
-    # the last one, cut off by the end, is too short to be judged
-    whole = busy_s >= np.median(busy_s) / 2
+    whole = is_whole(busy_s)
     begins_s = begins_s[whole]
     moved = moved[whole]
     busy_s = busy_s[whole]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 Series = NDArray[np.float64]
 
+MAD_TO_SIGMA = 1.4826  # of a normal distribution
 Z95 = 1.96  # standard normal quantile of a two-sided 95 % interval
 # the fewest repetitions with a 95 % interval of the median: [min, max] at 96.9 %
 SMALLEST_INTERVAL = 6

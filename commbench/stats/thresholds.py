@@ -15,6 +15,7 @@ SLOW_FACTOR = 1.2  # of a pair's median over that of the others of its class
 UNCERTAIN_SLOW_FACTOR = 2.0  # of a pair whose median is in doubt
 SLOW_SPREADS = 3.0  # and by how many spreads of its class
 FULL_SPEED_SHARE = 0.95  # of the rate that a ramp ends with
+LARGEST_UNSTEADY = 0.05  # of the usual speed of a soak: less is no dip
 FAR_FROM_NORMAL = 1.5  # a factor beyond a published range
 FALSE_ALARMS = 0.01  # of healthy suites that fail, and of healthy clusters with a node named
 USUAL_LEVELS = 0.03  # standard deviation of days and of hosts, where few show how they differ

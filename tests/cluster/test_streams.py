@@ -127,4 +127,4 @@ def test_a_ramp_that_takes_most_of_a_soak_is_not_taken_for_its_rate(
     assert 8e3 * case.end_gb_per_s == pytest.approx(truth, rel=ALIKE)
     assert case.full_speed_s == pytest.approx(1.5, rel=IN_TIME)
     assert 8e3 * case.first_second_gb_per_s == pytest.approx(low, rel=0.1)
-    assert "first second is slower than the end" in run.stdout
+    assert "A fresh connection is slower than a reused one" in run.stdout

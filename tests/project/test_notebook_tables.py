@@ -52,7 +52,7 @@ def test_intervals_of_soaks_are_read_from_the_file_beside() -> None:
 
 def test_the_line_of_a_stream_is_that_of_the_console() -> None:
     text = streams_table(stored("04_stability"))
-    assert "full speed" in text and "The first second is" in text
+    assert "full speed" in text and "A fresh connection is" in text
     times = summary_of(stored("04_stability")).full_speed_s()
     assert times and all(time > 0 for time in times), "ends of intervals"
 

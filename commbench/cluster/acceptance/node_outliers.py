@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from commbench.analysis.slow_pairs import MAD_TO_SIGMA
+from commbench.stats.series import MAD_TO_SIGMA
 from commbench.stats.thresholds import FALSE_ALARMS
 
 LEAST_NODES = 5  # the spread of four says nothing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from commbench.core.errors import ConfigError
@@ -36,6 +36,29 @@ def check_startable(job: Job, elsewhere: bool = False) -> None:
         check_output(settings.output)
 
 
+def startable_jobs(
+    jobs: Sequence[Job], elsewhere: bool, needs_all: bool
+) -> tuple[list[Job], str | None]:
+    """The jobs that this machine can do, and what it lacks for the others. Raises ConfigError where
+    it can do none, or not all where all are needed, or where the results can't be written."""
+    missing = [next(_refusals(job.settings, elsewhere), None) for job in jobs]
+    startable = [job for job, reason in zip(jobs, missing, strict=True) if reason is None]
+    for job in jobs if needs_all or not startable else startable:
+        check_startable(job, elsewhere)
+    return startable, skipped_text(missing)
+
+
+def skipped_text(missing: Sequence[str | None]) -> str | None:
+    """`1 of 2 jobs can't start here and is skipped: (1) REASON`, from a reason or None for each
+    job; None without any."""
+    reasons = [reason for reason in missing if reason is not None]
+    if not reasons:
+        return None
+    verb = "is" if len(reasons) == 1 else "are"
+    listed = _numbered(reasons)
+    return f"{len(reasons)} of {len(missing)} jobs can't start here and {verb} skipped: {listed}"
+
+
 def check_experiment(requested: RequestedJobs, elsewhere: bool = False) -> None:
     """Raises ConfigError, in one line, with everything that this machine lacks for an
     experiment."""
@@ -46,15 +69,19 @@ def check_experiment(requested: RequestedJobs, elsewhere: bool = False) -> None:
         reasons += _refusals(job.settings, elsewhere)
         reasons += [] if elsewhere else _without_device_memory(job.settings)
     if reasons:
-        listed = "; ".join(
-            f"({number}) {reason}" for number, reason in enumerate(dict.fromkeys(reasons), start=1)
-        )
         hint = (
             f". As far as one machine's CPUs go: commbench {requested.smaller}"
             if requested.smaller
             else ""
         )
+        listed = _numbered(reasons)
         raise ConfigError(f"experiment={requested.experiment} can't run here: {listed}{hint}")
+
+
+def _numbered(reasons: Iterable[str]) -> str:
+    """`(1) REASON; (2) REASON`, each once."""
+    each_once = enumerate(dict.fromkeys(reasons), start=1)
+    return "; ".join(f"({number}) {reason}" for number, reason in each_once)
 
 
 def _without_device_memory(settings: Settings) -> Iterator[str]:
@@ -76,7 +103,7 @@ def _refusals(settings: Settings, elsewhere: bool) -> Iterator[str]:
 
 
 def _impossible(settings: Settings) -> Iterator[str]:
-    """What no machine can do; raises ConfigError for an impossible launcher."""
+    """What no machine can do."""
     backend = settings.backend
     if settings.device not in backend.devices:
         allowed = ", ".join(backend.devices)
@@ -85,14 +112,19 @@ def _impossible(settings: Settings) -> Iterator[str]:
             f" {allowed}"
         )
     if not backend.hosts_ranks:
-        launcher_of(settings)
+        try:
+            launcher_of(settings)
+        except ConfigError as error:
+            yield str(error)
 
 
 def missing_requirements(settings: Settings, elsewhere: bool = False) -> Iterator[str]:
     """What this machine lacks to run the settings, a line each: library and device; nodes, GPUs and
-    the launcher's program unless the ranks run `elsewhere`. Raises ConfigError for an impossible
-    launcher."""
-    yield from _impossible(settings)
+    the launcher's program unless the ranks run `elsewhere`."""
+    impossible = [*_impossible(settings)]
+    if impossible:
+        yield from impossible
+        return
     backend = settings.backend
     hosted = backend.hosts_ranks
     launcher = None if hosted else launcher_of(settings)

@@ -26,6 +26,8 @@ from commbench.analysis.compare import (
     COMPARISON_COLUMNS,
     PAYLOAD,
     ComparedVariable,
+    Side,
+    by_each_value,
     compare,
     key_of,
     parse_by,
@@ -652,3 +654,18 @@ def test_any_other_word_is_refused(word: str) -> None:
         return
     with pytest.raises(ConfigError, match="--by"):
         parse_by([word])
+
+
+@pytest.mark.parametrize(
+    ("values", "base", "settings"),
+    [
+        (["65536", "null", "16384"], "null", ["16384", "65536"]),
+        (["9", "10", "8"], "8", ["9", "10"]),
+    ],
+)
+def test_several_settings_are_compared_with_none_or_with_the_first(
+    values: list[str], base: str, settings: list[str]
+) -> None:
+    cases = pd.DataFrame({"backend_options": [{"buffer_bytes": value} for value in values]})
+    compared = by_each_value(Side("NEW", cases), parse_by(["backend_options.buffer_bytes"]))
+    assert [(each.base, each.new) for (each,) in compared] == [(base, new) for new in settings]

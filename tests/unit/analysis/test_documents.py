@@ -366,7 +366,8 @@ def test_a_value_between_nodes_beside_pairs_of_one_says_that(tmp_path: Path) -> 
 
 def soak_run(folder: Path, rates: list[float], message_bytes: int = 2**18) -> dict[str, Any]:
     """A soak with an interval of 0.1 s for each rate in GB/s; its counters are stored."""
-    ramp = {"end_gb_per_s": rates[-1], "full_speed_s": 0.9, "first_second_gb_per_s": 0.08}
+    ramp = {"end_gb_per_s": rates[-1], "full_speed_s": 0.9}
+    ramp["first_second_gb_per_s"] = float(np.mean(rates[:10]))
     soak = case("stream", TCP, message_bytes, timing="soak", pair="0-1") | ramp
     names = {"repetitions": 10.0, "busy_s": 0.0}
     counters = [
@@ -402,6 +403,20 @@ def test_a_planted_staircase_stands_beside_the_published_one(tmp_path: Path) -> 
     assert curve.at[0] == 0.1 and curve.values[0] == pytest.approx(323.078e-3 / 8)
     (times,) = times_of([curve], 2**18)
     assert times.values[0] == pytest.approx(2**18 / (323.078e6 / 8))
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_a_fresh_connection_stands_over_a_reused_one_whatever_the_line_rate(
+    tmp_path: Path, scale: float
+) -> None:
+    """The document's own throughputs in Mb/s; a stream to itself crosses no network."""
+    steps = [323.1, 322.6, 322.0, 322.8, 609.7, 723.2, 712.1, 720.5, 721.2, 877.0] + [937.2] * 10
+    soak = soak_run(tmp_path, [scale * rate / 8e3 for rate in steps])
+    itself = soak | {"pair": "0-0", "case_id": "itself", "first_second_gb_per_s": 1.0}
+    (document,) = measured("openbsd_soak", soak, itself, **{RUN: tmp_path})
+    (compared,) = (each for key, each in ours(document).items() if "reused" in key[0])
+    assert len(compared.values) == 1 and compared.ratio == pytest.approx(1.0, abs=0.001)
+    assert "0.603 x" in line_of(document, "fresh over reused")
 
 
 def test_a_soak_without_counters_has_no_values_over_time(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from commbench.analysis.documents import OVER_TIME
 from commbench.analysis.normal import JUDGED_COLUMNS
 from commbench.analysis.reference import (
+    DERIVED_FACTS,
     UNITS,
     Point,
     of_experiment,
@@ -28,7 +29,7 @@ def test_every_value_has_a_source_a_date_and_a_range_in_a_known_column() -> None
         assert each.source and each.machine, each
         assert re.fullmatch(r"20\d\d(-\d\d(-\d\d)?)?", each.date), each
         assert each.unit in UNITS, each
-        assert each.column in COLUMNS or each.column == OVER_TIME or each.over, each
+        assert each.column in (*COLUMNS, *DERIVED_FACTS, OVER_TIME) or each.over, each
         if each.column in JUDGED_COLUMNS:
             of_unit = {"GB/s": "GB/s MB/s Gb/s Mb/s", "s": "s ms us us round trip"}
             assert each.unit in of_unit[units[each.column]], each
@@ -40,7 +41,7 @@ def test_every_value_has_a_source_a_date_and_a_range_in_a_known_column() -> None
 
 
 def test_selectors_name_columns_of_a_row() -> None:
-    columns = {*COLUMNS, "span", "peer", "direction"}
+    columns = {*COLUMNS, *DERIVED_FACTS}
     for each in references():
         names = {name for values in each.where for name in values} | {*(each.over or {})}
         assert {name.partition(".")[0] for name in names} <= columns, each

@@ -317,8 +317,43 @@ def test_two_labels_in_one_folder_are_compared_with_their_gain(
     assert trip and 1.9 < float(trip[2]) / float(trip[1]) < 2.1
     assert float(trip[1]) == pytest.approx(4.0, rel=0.1), "twice the latency of 2 us"
     assert re.search(r"^BASE .*, label A: 5 launches", text, re.MULTILINE)
-    with pytest.raises(ConfigError, match="--by layout takes two values"):
+    with pytest.raises(ConfigError, match="--by layout takes two values or more"):
         compare_command([str(tmp_path), "--by", "layout"])
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "base", "same", "slow"),
+    [
+        ("label", ("label=A", "label=B", "label=C"), "A", "B", "C"),
+        ("env.BUFFER", ("env.BUFFER=64", "label=''", "env.BUFFER=9"), "none", "64", "9"),
+    ],
+)
+def test_each_of_several_settings_has_a_verdict_against_one_of_them(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    words: tuple[str, ...],
+    base: str,
+    same: str,
+    slow: str,
+) -> None:
+    """The last one takes 20 % longer. Without a value is BASE, and p is corrected for both."""
+    one = ("benchmark=p2p_latency", "sizes=[8]")
+    for launch in range(LAUNCHES):
+        for number, word in enumerate(words):
+            longer = ("backend.model.latency_s=2.4e-6",) if number == 2 else ()
+            measured(tmp_path, launch, 10 * launch + number, word, *one, *longer)
+    file = tmp_path / "verdicts.xml"
+    asked = ("--by", name, "--fail-on", "slower", "--junit", str(file), "--delta", "5")
+    status, text = run_compare(capsys, str(tmp_path), *asked)
+    verdicts = dict(re.findall(rf"^{name} {base} -> (\w+): 1 of 1 case (\w+)", text, re.MULTILINE))
+    assert status == 1 and verdicts == {slow: "SLOWER", same: "SAME"}
+    assert f"{name} {base} -> {slow}: --fail-on slower: exit 1" in " ".join(text.split())
+    cases = ElementTree.parse(file).findall(".//testcase")
+    failed = [case.get("name", "") for case in cases if case.find("failure") is not None]
+    assert len({case.get("name") for case in cases}) == 2 and f"{base} -> {slow}: " in failed[0]
+    (p_alone,) = compare(tmp_path, tmp_path, by=f"{name}={base}:{slow}").p_holm
+    assert re.search(rf" SLOWER .*{2 * p_alone:.2g}", text), "corrected for both settings"
 
 
 def test_a_side_without_a_label_is_named(

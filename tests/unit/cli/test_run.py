@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -74,6 +75,48 @@ def test_ranks_that_share_cores_are_told_before_they_measure(
     monkeypatch.setattr("commbench.cli.run.load_facts", lambda root: {"host.load_1min": load})
     run(["backend=gloo", f"layout={layout}", f"output={tmp_path}"])
     assert seen == [said]
+
+
+@pytest.mark.parametrize(
+    ("words", "started", "reason"),
+    [
+        (["layout=1x2,2x1"], 1, "layout=2x1 needs 2 nodes, this is one machine"),
+        (["backend=gloo,tcp,mpi", "launcher=torchrun"], 2, "launcher=torchrun can't start mpi"),
+    ],
+)
+def test_a_sweep_runs_what_this_machine_can_and_says_what_it_can_not(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    started: int,
+    reason: str,
+) -> None:
+    """Its plan exits as the run does; on_error=stop starts nothing."""
+    worlds = []
+
+    def start(spec: launch.WorldSpec) -> int:
+        worlds.append(spec)
+        return 0
+
+    monkeypatch.setattr(launch, "start", start)
+    sweep = [*words, *QUICK, f"output={tmp_path}"]
+    assert run(sweep, multirun=True) == 0 and len(worlds) == started
+    skipped = f"1 of {started + 1} jobs can't start here and is skipped: (1) {reason}"
+    out, err = capsys.readouterr()
+    assert err.startswith(f"commbench: {skipped}") and out.splitlines()[-1].startswith(skipped)
+    assert run([*sweep, "plan=true"], multirun=True) == 0
+    assert skipped in "".join(capsys.readouterr())
+    with pytest.raises(ConfigError, match=re.escape(reason)):
+        run([*sweep, "on_error=stop"], multirun=True)
+    assert len(worlds) == started
+
+
+def test_a_sweep_of_which_this_machine_can_do_nothing_is_refused(tmp_path: Path) -> None:
+    sweep = ["layout=2x1,3x1", *QUICK, f"output={tmp_path}"]
+    with pytest.raises(ConfigError, match="layout=2x1 needs 2 nodes, this is one machine; start"):
+        run(sweep, multirun=True)
+    assert run([*sweep, "plan=true"], multirun=True) == 2
 
 
 @pytest.mark.parametrize(

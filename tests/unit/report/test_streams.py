@@ -67,18 +67,18 @@ def test_what_is_no_soak_of_a_stream_has_none() -> None:
     assert streams_text([case_row(timing="soak", benchmark="p2p_latency")], WIDE) == ""
 
 
-def test_the_slow_first_seconds_are_a_sentence() -> None:
+def test_fresh_connections_are_compared_with_reused_ones_in_a_sentence() -> None:
     assert stream_sentences(NOTE)[0] == (
-        "The first second is slower than the end in 2 of 2 streams: their first seconds: 500 to"
-        " 612 Mb/s; their ends: 937 Mb/s."
+        "A fresh connection is slower than a reused one in 2 of 2 streams: its first second has"
+        " 0.534 to 0.653 x the rate at the end (500 to 612 of 937 Mb/s)."
     )
     assert stream_sentences(NOTE)[1] == (
         "stream 1x2 0-1 16 KiB: 937 Mb/s at the end, 612 in the first second, full speed after"
         " 1.1 s."
     )
-    assert "no slower than" in stream_sentences([soak("0-1", 1050, 1050)])[0]
+    assert "no slower than a reused" in stream_sentences([soak("0-1", 1050, 1050)])[0]
     slow_self = soak("0-0", 500, 1050)
-    assert "first second is" not in " ".join(stream_sentences([slow_self])), "no network between"
+    assert "fresh connection" not in " ".join(stream_sentences([slow_self])), "no network between"
     short = soak("0-1", 0, 937, first_second_gb_per_s=None)
     assert len(stream_sentences([short])) == 1, "one that lasted a second says nothing of it"
 
