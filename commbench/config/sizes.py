@@ -18,7 +18,7 @@ OCTAVES_BYTES = tuple(2**k for k in range(3, 25))  # 8 B to 16 MiB
 SIZE_RANGE = re.compile(
     r"(?P<first>[^.*]+(?:\.\d[^.*]*)?)\.\.(?P<last>[^.*][^*]*)(?:\*(?P<factor>[^*]*))?"
 )
-OTHER_RANGE = re.compile(r"\s*(\d[^-:~]*?)\s*(?:-|:|~|\.{3}|to)\s*(\d.*|max)")
+OTHER_RANGE = re.compile(r"-|:|~|\.{3}|to")  # between the ends, where two dots are meant
 TO_MEMORY = "max"  # the end of a range: what the memory of the nodes allows, which the plan knows
 MAX_RANGE_BYTES = 2**45  # of a range to TO_MEMORY
 EXAMPLES = (
@@ -91,9 +91,9 @@ def _parsed_size(value: Any) -> int:
     try:
         return parse_bytes(value)
     except ConfigError as error:
-        ends = OTHER_RANGE.fullmatch(str(value))
-        if ends is not None:
+        first, *rest = map(str.strip, OTHER_RANGE.split(str(value), maxsplit=1))
+        if first[:1].isdigit() and rest and (rest[0] == TO_MEMORY or rest[0][:1].isdigit()):
             raise ConfigError(
-                f"sizes={value}: a range has two dots: sizes={ends[1]}..{ends[2]}"
+                f"sizes={value}: a range has two dots: sizes={first}..{rest[0]}"
             ) from error
         raise ConfigError(f"sizes: {error}; a range is written 8..1MiB") from error

@@ -4,8 +4,8 @@
 A launch has its own placement, page colours and routes, which more repetitions inside it do not
 average out. So launches are what is compared:
 
-- With launches enough the Mann-Whitney test decides, exact for any distribution, at WINNER_ALPHA
-  for all cases together.
+- With launches enough the Mann-Whitney test decides, exact for any distribution, at 5 % for
+  all cases together.
 - With fewer, a difference is stated for this run only: the medians must be as far apart as FAR
   says, of launches or, with fewer than 3, of the visits of a run. Where the two come from different
   runs, they must also be further apart than launches of the same case usually are.
@@ -31,7 +31,6 @@ from commbench.stats.series import Z95, Series
 NOISE_LAUNCHES = 4  # under identical conditions: two random halves of two
 ALPHA = 0.05
 LEVEL = 1 - ALPHA
-WINNER_ALPHA = 0.01  # that one of equal settings is called the fastest, in any of the cases
 # Below the exact 95 %, intervals are stretched about their middle. By simulation with normal,
 # exponential and two-level launches 3 against 3 then differ falsely in at most 4 % (10 % without).
 STRETCH = 1.5
@@ -73,7 +72,7 @@ def differ(first: Measured, second: Measured, cases: int = 1) -> bool:
     launches = len(first.launches_s), len(second.launches_s)
     if are_enough(*launches, cases):
         p_value = mann_whitney(np.array(first.launches_s), np.array(second.launches_s))
-        return p_value * cases <= WINNER_ALPHA
+        return p_value * cases <= ALPHA
     fast, slow = sorted((first, second), key=lambda side: side.median_s)
     gap = math.log(slow.median_s / fast.median_s)
     if min(launches) >= FEW_LAUNCHES:
@@ -92,7 +91,7 @@ def differ(first: Measured, second: Measured, cases: int = 1) -> bool:
 
 def are_enough(first: int, second: int, cases: int) -> bool:
     """Whether so many launches of two times can differ for certain in one of so many cases."""
-    return 2 * cases <= WINNER_ALPHA * outcomes(first, second)
+    return 2 * cases <= ALPHA * outcomes(first, second)
 
 
 # ---------------------------------------------------------------- the interval of a ratio
@@ -146,16 +145,16 @@ def _critical(first: int, second: int, paired: bool) -> int:
 # ---------------------------------------------------------------- how many launches
 
 
-def launches_needed(cases: int, paired: bool = False, alpha: float = ALPHA) -> int:
+def launches_needed(cases: int, paired: bool = False) -> int:
     """Launches per side at which one of so many cases can be SLOWER or FASTER for certain: at
-    `alpha`, corrected for the number of cases. What one case takes, any verdict takes.
+    5 %, corrected for the number of cases. What one case takes, any verdict takes.
 
     Two sides that do not overlap have p = 2 / C(2 n, n) in the Mann-Whitney test, n pairs that all
     differ in the same direction 2 / 2^n in the signed-rank test; Holm's correction multiplies them
     by the number of cases.
     """
     launches = 1
-    while 2 * max(cases, 1) > alpha * outcomes(launches, launches, paired):
+    while 2 * max(cases, 1) > ALPHA * outcomes(launches, launches, paired):
         launches += 1
     return launches
 

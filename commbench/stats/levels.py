@@ -107,8 +107,9 @@ def level_test(base: GroupedLaunches, new: GroupedLaunches) -> LevelTest | None:
     shared = len(base.by_group.keys() & new.by_group.keys())
     apart = 1 / groups + 1 / new_groups - 2 * shared / (groups * new_groups)
     middle = _middle(base.levels)
-    # a disturbed day among a few moves their mean, not their median
-    of_new = float(_middle(new.levels).mean()), median_of(new.levels)
+    # a disturbed day among a few moves their mean, a disturbed launch of two the level of its day
+    of_launches = median_of(np.log(new.times))
+    of_new = float(_middle(new.levels).mean()), median_of(new.levels), of_launches
     log_ratio = min((level - float(middle.mean()) for level in of_new), key=abs)
     within = base.within
     usual = max(base.between, math.hypot(USUAL_LEVELS, within * math.sqrt(base.single_share)))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import yaml
+from composed import written_in
 from places import ROOT
 
 from commbench.config.compose import ConfigComposer, resolved
@@ -30,11 +30,7 @@ def built(group: str) -> list[Any]:
     """What the files of a group make, without composing: this is asked at each collection of
     tests."""
     files = sorted((ROOT / "conf" / group).glob("*.yaml"))
-    return [
-        construct(yaml.safe_load(file.read_text()), group, ())
-        for file in files
-        if file.stem != "auto"
-    ]
+    return [construct(written_in(file), group, ()) for file in files if file.stem != "auto"]
 
 
 def launchers() -> list[str]:

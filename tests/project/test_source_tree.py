@@ -17,9 +17,13 @@ RUN = ("backend=gloo", "benchmark=all_reduce", "sizes=[8]", "timing=fixed", "tim
 
 @pytest.fixture
 def uninstalled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """An environment with all installed packages but commbench's own, in the source tree; for
-    `python -S`."""
-    monkeypatch.chdir(ROOT)
+    """An environment with all installed packages but commbench's own, in a clone without what an
+    editable installation leaves there; for `python -S`."""
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    for name in ("commbench", "conf", "setup.cfg"):
+        (clone / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(clone)
     return os.environ | {"PYTHONPATH": str(packages_without_commbench(tmp_path / "packages"))}
 
 
@@ -69,7 +73,7 @@ def test_a_package_that_it_needs_is_named_with_the_way_to_install_it(
     """One that is imported at once, and one that is later."""
     (tmp_path / "packages" / missing).unlink()
     done = python(uninstalled, "-m", "commbench", "backend=simulated")
-    install = f"{sys.executable} -m pip install {ROOT}"
+    install = f"{sys.executable} -m pip install {Path.cwd()}"
     assert done.returncode == 2
     assert done.stderr == f"commbench: {missing} is not installed: {install}\n"
 

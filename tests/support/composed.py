@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from pkgutil import resolve_name
+from typing import Any
 
 import yaml
 from places import ROOT
@@ -33,3 +35,12 @@ def every_benchmark() -> dict[str, Benchmark]:
         for file in sorted((ROOT / "conf" / "benchmark").glob("*.yaml"))
     }
     return {name: resolve_name(node["_target_"])() for name, node in nodes.items()}
+
+
+def written_in(file: Path) -> dict[str, Any]:
+    """The keys of a group's file; those that take the value of a key of config.yaml have it."""
+    keys = yaml.safe_load((ROOT / "conf" / "config.yaml").read_text())
+    return {
+        name: keys[value[2:-1]] if str(value).startswith("${") else value
+        for name, value in yaml.safe_load(file.read_text()).items()
+    }

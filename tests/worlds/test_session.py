@@ -708,9 +708,7 @@ def test_a_world_without_a_run_json_tells_its_status(
     assert not list(run.output.rglob("ends-*"))
 
 
-def test_each_pass_has_the_reference_case_and_each_visit_its_context_switches(
-    world: Callable[..., Any],
-) -> None:
+def test_each_pass_has_the_reference_case(world: Callable[..., Any]) -> None:
     words = (
         "backend=gloo",
         "benchmark=[all_reduce]",
@@ -720,23 +718,14 @@ def test_each_pass_has_the_reference_case_and_each_visit_its_context_switches(
     )
     done = world("commbench", *words, "writer=[parquet]")
     run = done.record
-    counters = commbench.load(done.output, table="counters")
-    visits = done.cases.set_index("case_id").visits
-    assert [reference["pass"] for reference in run["reference"]] == list(
-        range(1, visits.max() + 1)
-    ), "one a pass"
+    passes = [reference["pass"] for reference in run["reference"]]
+    assert passes == list(range(1, done.cases.visits.max() + 1))
     assert all(
         0 < reference[kind][0] < 1
         for reference in run["reference"]
         for kind in ("p2p_latency_s", "copy_s")
     )
-    read = counters[counters.name == "os.voluntary_switches"].groupby(["case_id", "rank"]).value
-    assert all(
-        read.count()[case_id, rank] == 2 * visits[case_id]
-        for case_id in visits.index
-        for rank in (0, 1)
-    )
-    assert (read.max() > 0).all() and 0 < run["calibration"]["empty_sample_s"]["python"] < 1e-5
+    assert 0 < run["calibration"]["empty_sample_s"]["python"] < 1e-5
 
 
 @pytest.mark.long

@@ -4,7 +4,8 @@
                or missing, skipped, failed, invalid
     SUSPECT    the verdict SUSPECT: slower, but not for certain
     UNDECIDED  launches are too few, or healthy ones vary so much that a large loss could not be
-               seen, or the interval of the ratio reaches beyond the margin
+               seen, or the interval of the ratio reaches a large loss (of all cases together, and
+               of an only one: beyond the margin)
     PASS       none of these
 
 Of healthy suites at most the rate of false alarms has a case that fails. Launches of one day, or on
@@ -125,17 +126,21 @@ def suite_answers(cases: Sequence[GateCase], rules: GateRules) -> list[CaseAnswe
     together = _together(compared) if len(compared) > 1 else None
     of_all = None if together is None else together.comparison(rules.margin)
     decided = iter(rules.verdicts([each for each in (*comparisons, of_all) if each is not None]))
+    # of many intervals some reach beyond the margin, also where nothing is slower
+    allowed = rules.margin if together is None else LARGEST_UNSEEN
     answers = [
         _not_compared(case, name)
         if comparison is None
-        else _compared(case, name, comparison, next(decided), rules)
+        else _compared(case, name, comparison, next(decided), allowed, rules)
         for case, name, comparison in zip(cases, names, comparisons, strict=True)
     ]
     if together is None or of_all is None or any(each.is_slower for each in answers):
         return answers
-    answer = _compared(together, f"{len(compared)} cases together", of_all, next(decided), rules)
+    name = f"{len(compared)} cases together"
+    answer = _compared(together, name, of_all, next(decided), rules.margin, rules)
     suite = replace(answer, kind=SUITE, case_id="", finding="")
-    return [*answers, suite] if suite.is_slower else answers
+    others = {each.answer for each in answers}
+    return [*answers, suite] if suite.is_slower or others == {"PASS"} != {suite.answer} else answers
 
 
 def _together(cases: Sequence[GateCase]) -> GateCase:
@@ -173,12 +178,18 @@ def _not_compared(case: GateCase, name: str) -> CaseAnswer:
 
 
 def _compared(
-    case: GateCase, name: str, comparison: Comparison, verdict: Verdict, rules: GateRules
+    case: GateCase,
+    name: str,
+    comparison: Comparison,
+    verdict: Verdict,
+    allowed: float,
+    rules: GateRules,
 ) -> CaseAnswer:
+    """`allowed`: the loss that the interval may reach where the case passes."""
     if verdict in ("SLOWER", "SUSPECT"):
         answer, reason = _slower(case, comparison, is_certain=verdict == "SLOWER")
     else:
-        answer, reason = _not_slower(case, comparison, rules)
+        answer, reason = _not_slower(case, comparison, allowed, rules)
     findings = filter(None, (_impossible(case), _too_fast(case, comparison)))
     return CaseAnswer(
         str(case.row["benchmark"]),
@@ -200,9 +211,11 @@ def _slower(case: GateCase, comparison: Comparison, is_certain: bool) -> tuple[A
     return "SUSPECT", f"{reason}; not certain with {new}"
 
 
-def _not_slower(case: GateCase, comparison: Comparison, rules: GateRules) -> tuple[Answer, str]:
-    """PASS where the interval is below the margin, and a large loss would have been seen; else
-    undecided, with the reason."""
+def _not_slower(
+    case: GateCase, comparison: Comparison, allowed: float, rules: GateRules
+) -> tuple[Answer, str]:
+    """PASS where the interval is below the loss allowed, and a large loss would have been seen;
+    else undecided, with the reason."""
     if comparison.suspect_ratio > 1 + LARGEST_UNSEEN:
         unseen = f"a loss below {loss_text(comparison.suspect_ratio)} is not seen"
         disturbed = _disturbed(case, rules)
@@ -216,7 +229,7 @@ def _not_slower(case: GateCase, comparison: Comparison, rules: GateRules) -> tup
     if slow:
         worst = format_factor(max(launch.median_s for launch in slow) / slowest_s)
         return "UNDECIDED", f"{len(slow)} of {new} took up to {worst} the slowest healthy one"
-    if comparison.ratio.high > 1 + rules.margin:
+    if comparison.ratio.high > 1 + allowed:
         farthest = loss_text(comparison.ratio.high)
         return "UNDECIDED", f"may take {farthest} longer by {new}: measure more, or raise --margin"
     return "PASS", ""

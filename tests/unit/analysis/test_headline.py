@@ -10,7 +10,7 @@ import pytest
 from generated_results import run_of
 
 from commbench.analysis.combined import combine_runs
-from commbench.analysis.headline import certainty_text, headline
+from commbench.analysis.headline import certainty_text, scope_text
 from commbench.report.summary import Summary, read_results
 from commbench.results.load import row_dicts
 from commbench.runtime.folder_lock import is_measured_into, locked
@@ -20,10 +20,9 @@ def test_it_says_what_was_measured(tmp_path: Path) -> None:
     run_of(tmp_path, 0)
     cases = read_results([tmp_path], "all_reduce").cases
     over = "over gloo in 1x2 (nodes x ranks per node)"
-    assert headline(combine_runs(cases), []) == f"all_reduce {over}, 8 B to 2 MiB."
+    assert scope_text(combine_runs(cases)) == f"all_reduce {over}, 8 B to 2 MiB."
     barrier = cases.assign(message_bytes=0, benchmark="barrier")
-    assert headline(combine_runs(barrier.iloc[:1]), []) == f"barrier {over}."
-    assert headline(combine_runs(cases.iloc[:0]), ["Soak of x."]) == "Soak of x."
+    assert scope_text(combine_runs(barrier.iloc[:1])) == f"barrier {over}."
 
 
 def unfinished(folder: Path) -> list[str]:

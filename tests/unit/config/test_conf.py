@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from composed import written_in
 from loops import for_each
 
 import commbench
@@ -59,15 +59,6 @@ def test_every_folder_is_a_group_that_the_composer_knows() -> None:
 
 def test_no_group_has_folders_of_its_own() -> None:
     assert [path for path in CONF.glob("*/*") if path.is_dir() and path.name != "__pycache__"] == []
-
-
-def written_in(file: Path) -> dict[str, Any]:
-    """The keys of a group's file; those that take the value of a key of config.yaml have it."""
-    keys = yaml.safe_load(CONFIG)
-    return {
-        name: keys[value[2:-1]] if str(value).startswith("${") else value
-        for name, value in yaml.safe_load(file.read_text()).items()
-    }
 
 
 @for_each("file", TARGETS)

@@ -207,7 +207,7 @@ def test_many_pairs_between_two_nodes_share_their_line(pairs: str, factor: float
     job = planned("p2p_multi_pair", "2x2", f"pairs={pairs}", device="cpu")
     limit = network_limit(job, (FAST, SLOW), lambda rank: rank // 2)
     assert job.bus_factor == factor
-    assert limit == ((LINE, "eth0 1 Gb/s") if factor else None)
+    assert limit == (Limit(LINE, "eth0 1 Gb/s", "network") if factor else None)
 
 
 @pytest.mark.parametrize("benchmark", ["p2p_latency", "p2p_bandwidth", "p2p_bibandwidth"])
