@@ -8,6 +8,7 @@ to do than 1x4.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,11 +25,12 @@ from commbench.core.texts import (
 from commbench.core.units import format_factor, plural
 from commbench.core.variables import brought_along
 from commbench.results.columns import grouped
+from commbench.results.load import rows_of_frame
+from commbench.results.row import Row, plain_values
 from commbench.stats.difference import (
-    Measured,
-    are_enough,
-    differ,
+    Measured as Time,
 )
+from commbench.stats.difference import are_enough, differ
 from commbench.stats.interval import Interval
 
 from .case_names import FAMILY_VARIABLES, OF_BACKEND, OF_LABEL, telling
@@ -60,28 +62,26 @@ class Rival(NamedTuple):
     """One of the settings that are compared, and its time at that size."""
 
     name: str
-    time: Measured
+    time: Time
 
 
 @dataclass(frozen=True)
 class Best:
     """The comparison at one size. `rivals`: at least two, the fastest first.
 
-    `shared`: the values of the variables in which they do not differ; `more`: those of them that
-    tell this comparison from others of its benchmark, as text. `cases`: of how many comparisons it
+    `shared`: a row with the variables in which they do not differ; `more`: those of them that tell
+    this comparison from others of its benchmark, as text. `cases`: of how many comparisons it
     is one, in which equal settings must have no winner.
     """
 
-    shared: Mapping[str, Any]
+    shared: Row
     message_bytes: int
     rivals: tuple[Rival, ...]
     more: str = ""
     cases: int = 1
 
     @classmethod
-    def of(
-        cls, shared: Mapping[str, Any], message_bytes: int, rivals: Iterable[Rival], cases: int = 1
-    ) -> Best:
+    def of(cls, shared: Row, message_bytes: int, rivals: Iterable[Rival], cases: int = 1) -> Best:
         """Rivals with equal times are ordered by name."""
         order = sorted(rivals, key=lambda rival: (rival.time.median_s, rival.name))
         return cls(shared, message_bytes, tuple(order), cases=cases)
@@ -151,7 +151,7 @@ class ComparableFamilies(NamedTuple):
     """Families that differ only in what is compared, by name: gloo, or gloo (python) where what a
     backend brings along differs."""
 
-    shared: Mapping[str, Any]
+    shared: Row
     families: tuple[tuple[str, Family], ...]
 
 
@@ -170,19 +170,19 @@ def fastest_by_size(cases: pd.DataFrame, *variables: str) -> pd.DataFrame:
     variables = variables or ("backend",)
     shared = shared_variables(*variables)
     rows = [
-        (*(best.shared[name] for name in shared), *best.numbers)
-        for best in best_of_each_size(cases, *variables)
+        (*shared_values(best.shared, shared), *best.numbers)
+        for best in best_of_each_size(rows_of_frame(cases), *variables)
     ]
     return pd.DataFrame(rows, columns=[*shared, *BEST_COLUMNS])
 
 
 def best_of_each_size(
-    cases: pd.DataFrame, *variables: str, beside: Sequence[str] = ()
+    rows: Iterable[Row], *variables: str, beside: Sequence[str] = ()
 ) -> list[Best]:
     """The comparison at each size that at least two values of the variables have; see
     comparable_families."""
     compared: list[Best] = []
-    for shared, named in comparable_families(cases, *variables, beside=beside):
+    for shared, named in comparable_families(rows, *variables, beside=beside):
         sizes = np.unique(np.concatenate([family.sizes for _, family in named])).tolist()
         for size in sizes:
             rivals = [
@@ -194,35 +194,39 @@ def best_of_each_size(
 
 
 def best_backends_and_layouts(
-    cases: pd.DataFrame, beside: Sequence[str] = CHOSEN_SETTINGS
+    rows: Iterable[Row], beside: Sequence[str] = CHOSEN_SETTINGS
 ) -> list[Best]:
     """The best backend and layout, with its setting, by number of ranks (`world_size` in `shared`)
     and size."""
+    known = (row for row in answerable(rows) if row.world_size is not None)
+    worlds = grouped(known, lambda row: row.world_size or 0)
+    chosen = ("backend", "layout")
     compared = [
-        replace(best, shared={**best.shared, "world_size": world})
-        for world, of_world in answerable(cases).groupby("world_size", sort=True)
-        for best in best_of_each_size(of_world, "backend", "layout", beside=beside)
+        best
+        for _, of_world in sorted(worlds.items())
+        for best in best_of_each_size(of_world, *chosen, beside=beside)
     ]
-    by_benchmark = grouped(compared, lambda best: best.shared["benchmark"])
+    by_benchmark = grouped(compared, lambda best: best.shared.benchmark)
+    shared = shared_variables(*chosen, *beside)
     named = {
-        benchmark: telling([best.shared for best in alike])
+        benchmark: telling([best.shared for best in alike], shared)
         for benchmark, alike in by_benchmark.items()
     }
     return [
-        replace(best, more=", ".join(setting_texts(best.shared, named[best.shared["benchmark"]])))
+        replace(best, more=", ".join(setting_texts(best.shared, named[best.shared.benchmark])))
         for best in compared
     ]
 
 
 def comparable_families(
-    cases: pd.DataFrame, *variables: str, beside: Sequence[str] = ()
+    rows: Iterable[Row], *variables: str, beside: Sequence[str] = ()
 ) -> Iterator[ComparableFamilies]:
     """Groups of families that differ only in the variables, in what these bring along, and in those
     `beside`, which are named where they differ."""
     shared = shared_variables(*variables, *beside)
     implied = set(FAMILY_VARIABLES) - set(shared)
     groups = grouped(
-        families(answerable(cases)), lambda family: key(family.variables, without=implied)
+        families(answerable(rows)), lambda family: key(family.variables, without=implied)
     )
     for group in groups.values():
         told = [
@@ -233,9 +237,10 @@ def comparable_families(
         named = []
         for family in group:
             more = setting_texts(family.variables, told)
-            name = " ".join(setting_text(name, family.variables[name]) for name in variables)
+            chosen = ((name, getattr(family.variables, name)) for name in variables)
+            name = " ".join(itertools.starmap(setting_text, chosen))
             named.append((f"{name} ({', '.join(more)})" if more else name, family))
-        yield ComparableFamilies({name: group[0].variables[name] for name in shared}, tuple(named))
+        yield ComparableFamilies(group[0].variables, tuple(named))
 
 
 def shared_variables(*variables: str) -> list[str]:
@@ -253,6 +258,12 @@ def shared_variables(*variables: str) -> list[str]:
     return [name for name in FAMILY_VARIABLES if name not in without]
 
 
+def shared_values(shared: Row, names: Iterable[str]) -> list[Any]:
+    """The values of these variables as a data frame has them."""
+    values = plain_values(shared)
+    return [values[name] for name in names]
+
+
 # ---------------------------------------------------------------- as text
 
 
@@ -266,8 +277,8 @@ def _launches_cell(best: Best) -> str:
 
 # heading -> cell, of the table on the terminal and on the page
 BEST_CELLS: Mapping[str, Callable[[Best], str]] = {
-    "benchmark": lambda best: f"{best.shared['benchmark']} {best.more}".strip(),
-    "ranks": lambda best: str(best.shared["world_size"]),
+    "benchmark": lambda best: f"{best.shared.benchmark} {best.more}".strip(),
+    "ranks": lambda best: str(best.shared.world_size),
     "message": lambda best: size_text(best.message_bytes),
     "best": _best_cell,
     "time\nus": lambda best: best.median.text(microseconds_text),

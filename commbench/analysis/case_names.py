@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
-from commbench.core.states import Row
 from commbench.core.texts import setting_texts
 from commbench.core.units import value_text
 from commbench.core.variables import MAPS, NAMES, SHOWN, SIZES, brought_along, is_usual
-from commbench.results.columns import case_text, grouped, hashable
+from commbench.results.columns import case_text, grouped
+from commbench.results.row import Row
+
+AnyRow = TypeVar("AnyRow", bound=Row)
 
 # what the cases of a family share (fit.py): all variables but the size, and whose numbers they are
 FAMILY_VARIABLES = (*(name for name in NAMES if name not in SIZES), "label", "hosts")
@@ -29,9 +30,7 @@ OF_LABEL = (*OF_BACKEND, "env", "cuda_ipc", "interface", "bind")
 IN_CASE_TEXT = ("benchmark", "layout", "pair", "node", "overlap", "timed", "gaps", "late")
 
 
-def differing(
-    rows: Sequence[Mapping[str, Any]], names: Iterable[str] = FAMILY_VARIABLES
-) -> list[str]:
+def differing(rows: Sequence[Row], names: Iterable[str] = FAMILY_VARIABLES) -> list[str]:
     """Those of the variables in which rows differ.
 
     Between benchmarks a variable may apply to one only. The values that titles and tables leave out
@@ -44,26 +43,25 @@ def differing(
     ]
 
 
-def _chosen(name: str) -> Any:
-    return lambda row: row.get(BROUGHT_BY.get(name))
+def _chosen(name: str) -> Callable[[Row], object]:
+    by = BROUGHT_BY.get(name)
+    return lambda row: by and getattr(row, by)
 
 
-def _differ(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
-    values: dict[Any, set[object]] = {}
+def _differ(rows: Sequence[Row], name: str) -> bool:
+    values: dict[str, set[object]] = {}
     for row in rows:
-        value = hashable(row.get(name))
+        value = getattr(row, name)
         shown = None if is_usual(name, value) else value
-        values.setdefault(row.get("benchmark"), set()).add(shown)
+        values.setdefault(row.benchmark, set()).add(shown)
     of_each = values.values()
     return any(len(own) > 1 for own in of_each) or len(set().union(*of_each) - {None}) > 1
 
 
-def telling(
-    rows: Sequence[Mapping[str, Any]], names: Iterable[str] = FAMILY_VARIABLES
-) -> list[str]:
+def telling(rows: Sequence[Row], names: Iterable[str] = FAMILY_VARIABLES) -> list[str]:
     """Those of differing() that names need: labels stand for the settings that they bring along
     (label_notes)."""
-    by_label = grouped(rows, lambda row: row.get("label") or None)
+    by_label = grouped(rows, lambda row: row.label or None)
     found = differing(rows, names)
     if "label" not in found or None in by_label:
         return found
@@ -71,10 +69,10 @@ def telling(
     return [name for name in found if name not in OF_LABEL or name in within]
 
 
-def label_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def label_notes(rows: Sequence[Row]) -> list[str]:
     """`label tcp: OMPI_MCA_btl=self,tcp`: the settings that labels stand for."""
     implied = [name for name in differing(rows) if name not in telling(rows)]
-    by_label = grouped(rows, lambda row: row.get("label")) if implied else {}
+    by_label = grouped(rows, lambda row: row.label) if implied else {}
     texts = {label: setting_texts(own[0], implied) for label, own in by_label.items()}
     return [f"label {label}: {', '.join(parts)}" for label, parts in texts.items() if parts]
 
@@ -84,15 +82,15 @@ def case_names(rows: Sequence[Row]) -> list[str]:
     benchmark."""
     names = {
         benchmark: [name for name in telling(alike) if name not in IN_CASE_TEXT]
-        for benchmark, alike in grouped(rows, lambda row: row["benchmark"]).items()
+        for benchmark, alike in grouped(rows, lambda row: row.benchmark).items()
     }
-    texts = ((case_text(row), *_settings(row, names[row["benchmark"]])) for row in rows)
+    texts = ((case_text(row), *_settings(row, names[row.benchmark])) for row in rows)
     return [", ".join(parts) for parts in texts]
 
 
 def _settings(row: Row, names: Iterable[str]) -> list[str]:
     """One text, or none."""
-    shown = [name for name in names if not is_usual(name, row.get(name))]
+    shown = [name for name in names if not is_usual(name, getattr(row, name))]
     return [" ".join(setting_texts(row, shown))] if shown else []
 
 
@@ -106,19 +104,20 @@ class SharedItems:
     def of(cls, rows: Iterable[Row]) -> SharedItems:
         shared: dict[tuple[str, str], set[tuple[str, str]]] = {}
         for row, name in itertools.product(rows, MAPS):
-            items = set(as_map(row.get(name)).items())
-            place = name, str(row["backend"])
+            items = set(getattr(row, name))
+            place = name, row.backend
             shared[place] = shared.get(place, items) & items
         return cls(shared)
 
-    def taken_from(self, row: Row) -> Row:
+    def taken_from(self, row: AnyRow) -> AnyRow:
         """The row with the rest of its maps, as OMPI_MCA_btl_tcp_links=1."""
-        backend = str(row["backend"])
-        maps = {
-            name: dict(as_map(row.get(name)).items() - self.by_place.get((name, backend), set()))
-            for name in MAPS
+        shared = {name: self.by_place.get((name, row.backend), set()) for name in MAPS}
+        rest: dict[str, Any] = {
+            name: tuple(item for item in getattr(row, name) if item not in items)
+            for name, items in shared.items()
+            if items
         }
-        return {**row, **maps}
+        return replace(row, **rest) if rest else row
 
     @property
     def notes(self) -> list[str]:
@@ -130,11 +129,6 @@ class SharedItems:
         ]
 
 
-def without_shared(rows: Sequence[Row]) -> list[Row]:
+def without_shared(rows: Sequence[AnyRow]) -> list[AnyRow]:
     """The rows without what all of a backend have of their maps."""
     return list(map(SharedItems.of(rows).taken_from, rows))
-
-
-def as_map(value: Any) -> dict[str, str]:
-    """The value of a map in a row, also as pairs, or as JSON (commbench.load)."""
-    return json.loads(value) if isinstance(value, str) else dict(value or {})

@@ -5,23 +5,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.errors import CommbenchError
-from commbench.core.states import PHASES, Row
+from commbench.core.states import PHASES
 from commbench.core.units import format_bytes, format_seconds
-from commbench.core.variables import MAPS
-from commbench.results.columns import VARIABLES, hashable
-from commbench.results.load import Paths, counting_ranks, read_rows, row_dicts
+from commbench.results.columns import VARIABLES, grouped
+from commbench.results.load import Paths, counting_ranks, read_case_rows, read_rows
+from commbench.results.row import Measured, Row
 from commbench.results.run_folder import mapping_or_empty
 from commbench.stats.stability import Stability, stability_of
 from commbench.stats.thresholds import FULL_SPEED_SHARE
 
-from .fit import WHOSE, Times
+from .fit import WHOSE, AnyRow, Times
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,7 +63,7 @@ RAMP_SAMPLES = (
 SOAK_CASE = ("label", "benchmark", "backend", "layout", "pair", "message_bytes")
 MOVED = ("interval.repetitions", "interval.busy_s")  # counters
 SOAK_INTERVAL = (*CASE_KEY, *SOAK_CASE, "at_s", "repetitions", "busy_s", "rate_gb_per_s")
-OVERHEAD = (
+OVERHEAD_CASE = (
     "benchmark",
     "backend",
     "layout",
@@ -69,16 +71,12 @@ OVERHEAD = (
     "pair",
     "message_bytes",
     *WHOSE,
-    "host_sync_s",
-    "graph_s",
-    "overhead_s",
 )
 # pairs meet before each repetition that events time, and before each block that a host times
-LAUNCH_KEY = [
+LAUNCH_KEY = (
     *(column.name for column in VARIABLES if column.name not in ("timer", "sync")),
-    "label",
     "hosts",
-]
+)
 LAUNCH_HEADS = ("benchmark", "case", "message", "host waits", "graph", "launch", "share")
 
 
@@ -101,17 +99,17 @@ def cold_start(*paths: Paths) -> pd.DataFrame:
     import pandas as pd
     import pyarrow.compute as pc
 
-    cases = read_rows(paths).query("status == 'ok'")
+    cases = read_case_rows(paths)
     first_visit = pc.field("visit") <= 1
     shown = pc.field("phase").isin(PHASES) & first_visit  # late repetitions are in no statistic
     frame = read_rows(paths, "samples", columns=RAMP_SAMPLES, where=shown)
     frame["phase"] = pd.Categorical(frame["phase"], PHASES).codes.astype(np.int64)
     samples = dict(iter(frame.groupby(list(CASE_KEY))))
     rows = [
-        {name: case[name] for name in COLD_START_CASE}
-        | _ramp(case, samples[case["run_id"], case["case_id"]])
-        for case in cases.to_dict("records")
-        if (case["run_id"], case["case_id"]) in samples
+        {name: getattr(case, name) for name in COLD_START_CASE}
+        | _ramp(case, samples[case.run_id, case.case_id])
+        for case in cases
+        if isinstance(case, Measured) and (case.run_id, case.case_id) in samples
     ]
     kinds = dict.fromkeys(
         ("trial", "root", "window", "streams", "message_bytes", "ramp_repetitions"), "Int64"
@@ -121,7 +119,7 @@ def cold_start(*paths: Paths) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*COLD_START_CASE, *derived]).astype(kinds)
 
 
-def _ramp(case: dict[Any, Any], samples: pd.DataFrame) -> dict[str, float]:
+def _ramp(case: Measured, samples: pd.DataFrame) -> dict[str, float | None]:
     """The derived columns of one case."""
     # pandas' own arithmetic takes most of the time where cases are many
     own = {str(name): column.to_numpy() for name, column in samples.items()}
@@ -132,14 +130,15 @@ def _ramp(case: dict[Any, Any], samples: pd.DataFrame) -> dict[str, float]:
     starts[row, column] = own["start_ns"].astype(float) * 1e-9
     elapsed[row, column] = own["elapsed_ns"].astype(float) * 1e-9
     phase = steps // most
-    operations = np.where(phase == MEASURE, 1, 1 / case["block_k"]) * case["operations_per_sample"]
+    block_k = case.block_k or 1
+    operations = np.where(phase == MEASURE, 1, 1 / block_k) * (case.operations_per_sample or 1)
     sample_s = counted_times(case, elapsed, ranks)
     operation_s = sample_s / operations
-    steady_s = float(case["median_s"])
-    first = {"first_call_s": case["first_call_s"], "steady_s": steady_s}
+    steady_s = case.median_s
+    first = {"first_call_s": case.first_call_s, "steady_s": steady_s}
     steady = np.full(operation_s.size, steady_s)
     warm = operation_s[phase == WARMUP]
-    if case["block_k"] > 1 and warm.size:
+    if block_k > 1 and warm.size:
         # where block_k samples share two stamps, the single repetitions before them include the
         # reading of the clock
         steady[phase != MEASURE] = max(steady_s, float(np.median(warm[warm.size // 2 :])))
@@ -160,7 +159,7 @@ def _ramp(case: dict[Any, Any], samples: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def counted_times(case: Mapping[Any, Any], elapsed_s: Times, ranks: NDArray[np.int64]) -> Times:
+def counted_times(case: Row, elapsed_s: Times, ranks: NDArray[np.int64]) -> Times:
     """Seconds of each sample [n] by the clocks that count; `elapsed_s` [n, ranks]."""
     seconds: Times = np.fmax.reduce(elapsed_s[:, counting_ranks(case, ranks)], axis=1)
     return seconds
@@ -169,14 +168,14 @@ def counted_times(case: Mapping[Any, Any], elapsed_s: Times, ranks: NDArray[np.i
 # ---------------------------------------------------------------- soaks
 
 
-def until_full_speed(rows: Iterable[Row], records: Iterable[Mapping[str, Any]]) -> list[Row]:
+def until_full_speed(rows: Iterable[AnyRow], records: Iterable[Mapping[str, Any]]) -> list[AnyRow]:
     """The rows of these runs with the end of the first interval at full speed in place of its
     start: tools print the time at which an interval ends."""
     steps_s = {str(record.get("run_id")): _interval_s(record) for record in records}
     return [
         row
-        if row.get(FULL_SPEED) is None
-        else {**row, FULL_SPEED: row[FULL_SPEED] + steps_s.get(str(row["run_id"]), 0.0)}
+        if row.full_speed_s is None
+        else replace(row, full_speed_s=row.full_speed_s + steps_s.get(row.run_id, 0.0))
         for row in rows
     ]
 
@@ -197,13 +196,17 @@ def soak_intervals(*paths: Paths) -> pd.DataFrame:
     of those that lie in it), busy_s spent in them,
     rate_gb_per_s (their bytes / busy_s, 10^9 B/s).
     """
-    return intervals_of_soaks(read_rows(paths), read_rows(paths, "counters"))
+    return intervals_of_soaks(read_case_rows(paths), read_rows(paths, "counters"))
 
 
-def intervals_of_soaks(cases: pd.DataFrame, counters: pd.DataFrame) -> pd.DataFrame:
+def intervals_of_soaks(rows: Iterable[Row], counters: pd.DataFrame) -> pd.DataFrame:
     """The intervals of these soaks; the columns are those of soak_intervals."""
+    import pandas as pd
+
+    names = [*CASE_KEY, *SOAK_CASE, "operations_per_sample"]
+    cases = pd.DataFrame([[getattr(row, name) for name in names] for row in rows], columns=names)
     wide = intervals_of(counters).reindex(columns=[*CASE_KEY, "t_ns", "repetitions", "busy_s"])
-    soaks = wide.merge(cases.drop(columns="repetitions"), on=list(CASE_KEY))
+    soaks = wide.merge(cases, on=list(CASE_KEY))
     soaks["at_s"] = (soaks["t_ns"] - soaks.groupby(list(CASE_KEY))["t_ns"].transform("min")) * 1e-9
     bytes_each = soaks["operations_per_sample"] * soaks["message_bytes"]
     soaks["rate_gb_per_s"] = (soaks["repetitions"] * bytes_each / soaks["busy_s"] * 1e-9).astype(
@@ -212,12 +215,12 @@ def intervals_of_soaks(cases: pd.DataFrame, counters: pd.DataFrame) -> pd.DataFr
     return soaks[list(SOAK_INTERVAL)].sort_values([*CASE_KEY, "at_s"])
 
 
-def stored_intervals(cases: pd.DataFrame, folders: Sequence[Path]) -> pd.DataFrame | None:
+def stored_intervals(cases: Iterable[Row], folders: Sequence[Path]) -> pd.DataFrame | None:
     """The intervals of the soaks among the cases; None where they can't be read."""
     import pyarrow.compute as pc
 
-    soaks = cases[cases["timing"] == "soak"]
-    if not len(soaks) or not folders:
+    soaks = [row for row in cases if row.timing == "soak"]
+    if not soaks or not folders:
         return None
     with suppress(CommbenchError):
         wanted = pc.field("name").isin(MOVED)
@@ -256,49 +259,77 @@ def launch_overhead(*paths: Paths) -> pd.DataFrame:
 
     Raises CommbenchError like load.
     """
-    return launch_overheads(read_rows(paths))
+    import pandas as pd
+
+    rows = [
+        (*(getattr(each.row, name) for name in OVERHEAD_CASE), *each.times_s)
+        for each in launch_overheads(read_case_rows(paths))
+    ]
+    frame = pd.DataFrame(rows, columns=[*OVERHEAD_CASE, "host_sync_s", "graph_s", "overhead_s"])
+    return frame.fillna({"label": ""})
 
 
-def launch_overheads(cases: pd.DataFrame) -> pd.DataFrame:
-    """The launch overheads of the rows that are ok, by benchmark and size: medians over all
-    runs."""
-    modes = cases[(cases["status"] == "ok") & cases["timer"].isin(["host_sync", "graph"])]
-    hashed = {name: modes[name].map(hashable) for name in MAPS} | {
-        "label": modes["label"].fillna("")
-    }
-    grouped = modes.assign(**hashed).groupby(
-        [*LAUNCH_KEY, "timer"], dropna=False, sort=False, as_index=False
-    )
-    medians = grouped["median_s"].median()
+@dataclass(frozen=True)
+class LaunchOverhead:
+    """The medians over all runs of a case with both timers; `row` is one of the host's."""
+
+    row: Measured
+    host_sync_s: float
+    graph_s: float
+
+    @property
+    def overhead_s(self) -> float:
+        return self.host_sync_s - self.graph_s
+
+    @property
+    def times_s(self) -> tuple[float, float, float]:
+        return self.host_sync_s, self.graph_s, self.overhead_s
+
+
+def launch_overheads(rows: Iterable[Row]) -> list[LaunchOverhead]:
+    """The launch overheads of the rows that are ok, by benchmark and size."""
+    measured = [row for row in rows if isinstance(row, Measured)]
     waited, replayed = (
-        medians[medians["timer"] == mode].rename(columns={"median_s": f"{mode}_s"})
-        for mode in ("host_sync", "graph")
+        grouped((row for row in measured if row.timer == timer), _launch_key)
+        for timer in ("host_sync", "graph")
     )
-    both: pd.DataFrame = waited.merge(replayed, on=LAUNCH_KEY).astype({"message_bytes": "int64"})
-    both["overhead_s"] = both["host_sync_s"] - both["graph_s"]
-    order = ["benchmark", "backend", "layout", "pair", "message_bytes"]
-    return both.sort_values(order, na_position="first", ignore_index=True).reindex(
-        columns=list(OVERHEAD)
-    )
+    both = [
+        LaunchOverhead(own[0], _median_s(own), _median_s(replayed[key]))
+        for key, own in waited.items()
+        if key in replayed
+    ]
+    return sorted(both, key=_overhead_order)
 
 
-def overhead_cells(overheads: pd.DataFrame) -> list[tuple[str, ...]]:
+def _launch_key(row: Row) -> tuple[object, ...]:
+    return (row.label or "", *(getattr(row, name) for name in LAUNCH_KEY))
+
+
+def _median_s(rows: Sequence[Measured]) -> float:
+    return median(row.median_s for row in rows)
+
+
+def _overhead_order(each: LaunchOverhead) -> tuple[str | int, ...]:
+    row = each.row
+    return row.benchmark, row.backend, row.layout, row.pair or "", row.message_bytes
+
+
+def overhead_cells(overheads: Sequence[LaunchOverhead]) -> list[tuple[str, ...]]:
     """The rows of a table with the headings LAUNCH_HEADS."""
+    by_backend = grouped((each.row for each in overheads), lambda row: row.backend)
     whose = [
         name
         for name in WHOSE
-        if overheads.groupby("backend")[name].nunique(dropna=False).gt(1).any()
+        if any(len({getattr(row, name) or "" for row in own}) > 1 for own in by_backend.values())
     ]
     named = ("backend", "layout", "pair", "dtype", *whose)
     return [
         (
-            row["benchmark"],
-            " ".join(row[name] for name in named if row[name]),
-            format_bytes(row["message_bytes"]),
-            format_seconds(row["host_sync_s"]),
-            format_seconds(row["graph_s"]),
-            format_seconds(row["overhead_s"]),
-            f"{100 * row['overhead_s'] / row['host_sync_s']:.0f} %",
+            each.row.benchmark,
+            " ".join(value for name in named if (value := getattr(each.row, name))),
+            format_bytes(each.row.message_bytes),
+            *map(format_seconds, each.times_s),
+            f"{100 * each.overhead_s / each.host_sync_s:.0f} %",
         )
-        for row in row_dicts(overheads)
+        for each in overheads
     ]

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from commbench.core.texts import setting_texts
 from commbench.core.units import about_bytes, format_bytes
 from commbench.results.columns import grouped
+from commbench.results.load import rows_of_frame
+from commbench.results.row import Row
 
 from .best import (
     THIS_RUN,
@@ -27,6 +29,7 @@ from .best import (
     Best,
     Rival,
     comparable_families,
+    shared_values,
     shared_variables,
 )
 from .case_names import telling
@@ -58,7 +61,7 @@ class Comparison:
     """
 
     names: tuple[str, str]
-    shared: Mapping[str, Any]
+    shared: Row
     sizes: NDArray[np.int64]
     winners: NDArray[np.int64]
     log_ratio: NDArray[np.float64]
@@ -112,20 +115,22 @@ def crossovers(cases: pd.DataFrame, variable: str = "backend") -> pd.DataFrame:
     """
     import pandas as pd
 
+    shared = shared_variables(variable)
     rows = [
-        {**pair.shared, **crossing._asdict()}
-        for pair in comparisons(cases, variable)
+        (*shared_values(pair.shared, shared), *crossing)
+        for pair in comparisons(rows_of_frame(cases), variable)
         for crossing in pair.crossings()
     ]
-    return pd.DataFrame(rows, columns=[*shared_variables(variable), *Crossing._fields])
+    return pd.DataFrame(rows, columns=[*shared, *Crossing._fields])
 
 
-def sentences(cases: pd.DataFrame, variable: str = "backend") -> list[str]:
+def sentences(rows: Iterable[Row], variable: str = "backend") -> list[str]:
     """One line per two families: "all_reduce: mpi below 24 KiB (between 16 KiB and 32 KiB), gloo
     above (...)"."""
-    pairs = comparisons(cases, variable)
-    by_benchmark = grouped((pair.shared for pair in pairs), lambda own: own.get("benchmark"))
-    told = itertools.chain.from_iterable(map(telling, by_benchmark.values()))
+    pairs = comparisons(rows, variable)
+    by_benchmark = grouped((pair.shared for pair in pairs), lambda own: own.benchmark)
+    shared = shared_variables(variable)
+    told = itertools.chain.from_iterable(telling(own, shared) for own in by_benchmark.values())
     named = list(dict.fromkeys(("benchmark", *told)))
     lines = []
     for pair in pairs:
@@ -138,12 +143,12 @@ def sentences(cases: pd.DataFrame, variable: str = "backend") -> list[str]:
     return lines
 
 
-def comparisons(cases: pd.DataFrame, variable: str = "backend") -> list[Comparison]:
+def comparisons(rows: Iterable[Row], variable: str = "backend") -> list[Comparison]:
     """Every two families that differ only in that variable and have a size in common."""
     compared = []
-    for shared, named in comparable_families(cases, variable):
+    for shared, named in comparable_families(rows, variable):
         for (first_name, first), (second_name, second) in itertools.combinations(named, 2):
-            if first.variables[variable] == second.variables[variable]:
+            if getattr(first.variables, variable) == getattr(second.variables, variable):
                 continue
             sizes, left, right = np.intersect1d(first.sizes, second.sizes, return_indices=True)
             if not sizes.size:

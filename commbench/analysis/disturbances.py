@@ -8,29 +8,20 @@ from typing import Any
 
 from commbench.analysis.case_names import case_names
 from commbench.core.layout import Layout
-from commbench.core.states import Row, case_status
 from commbench.core.texts import span_text
 from commbench.core.units import format_number, format_seconds
-from commbench.core.variables import MODEL_ENGINE, NAMES
+from commbench.core.variables import MODEL_ENGINE
 from commbench.hardware.host import is_busy
 from commbench.results.columns import grouped
 from commbench.results.flags import UNBOUND, binding_text, warnings_of
+from commbench.results.row import Row
 from commbench.results.run_folder import clock_text, mapping_or_empty
 
 from .machines import nodes_of
 
 # the columns of a row that causes reads
 MODES = ("fast_mode_s", "slow_mode_s", "slow_share")
-JUDGED = (
-    *NAMES,
-    "label",
-    "status",
-    "warnings",
-    "unmeasured_s",
-    "visits_s",
-    "core_wait_share",
-    *MODES,
-)
+JUDGED = ("warnings", "unmeasured_s", "visits_s", "core_wait_share", *MODES)
 READING = "p2p_latency_s"  # of the reference case
 MOST_NODES = 3
 MOST_NAMED = 3  # soaks, and cases with two typical times
@@ -39,7 +30,7 @@ GAPS_SHARE = 0.01  # of a soak that may pass outside its repetitions
 
 def causes(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[str]:
     """A text for each cause: `this machine was busy: load 12.4 on 2 cores`."""
-    measured = [row for row in rows if case_status(row) == "ok" and row["engine"] != MODEL_ENGINE]
+    measured = [row for row in rows if row.status == "ok" and row.engine != MODEL_ENGINE]
     if not measured:
         return []
     return [
@@ -49,7 +40,7 @@ def causes(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[str]:
         *_moved(runs),
         *_two_modes(measured),
         *_gaps(measured),
-        *_bindings(runs, {str(row["backend"]) for row in measured if _is_crowded(row)}),
+        *_bindings(runs, {str(row.backend) for row in measured if _is_crowded(row)}),
         *filter(None, [clock_text(runs)]),
     ]
 
@@ -106,8 +97,8 @@ def _busy(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _core_waits(rows: Sequence[Row]) -> Iterator[str]:
     """For which share of the measured time the ranks of each backend had no core."""
     waited = [row for row in rows if "waited" in warnings_of(row)]
-    for backend, own in grouped(waited, lambda row: str(row["backend"])).items():
-        percent = span_text([100 * row["core_wait_share"] for row in own], "{:.0f}".format)
+    for backend, own in grouped(waited, lambda row: str(row.backend)).items():
+        percent = span_text([100 * (row.core_wait_share or 0.0) for row in own], "{:.0f}".format)
         numbers = f"{len(own)} number{'' if len(own) == 1 else 's'}"
         yield f"ranks of {backend} waited for a core, {percent} % of the time ({numbers})"
 
@@ -118,12 +109,12 @@ def _shared_cores(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> Ite
     crowded = list(filter(_is_crowded, rows))
     cores = {count for run in runs for node in nodes_of(run) if (count := _cores(run, node))}
     of_node = f"the {min(cores):g} cores" if len(cores) == 1 else "the cores of a node"
-    for backend, own in grouped(crowded, lambda row: str(row["backend"])).items():
-        if any(row["device"] == "cuda" for row in own):
+    for backend, own in grouped(crowded, lambda row: str(row.backend)).items():
+        if any(row.device == "cuda" for row in own):
             yield f"{backend} has several ranks on a GPU"
         else:
-            layouts = sorted({str(row["layout"]) for row in own})
-            every = {str(row["layout"]) for row in rows if row["backend"] == backend}
+            layouts = sorted({str(row.layout) for row in own})
+            every = {str(row.layout) for row in rows if row.backend == backend}
             where = f" in {', '.join(layouts)}" if set(layouts) != every else ""
             ranks = max(Layout.parse(layout).ranks_per_node for layout in layouts)
             what = f"{ranks} ranks on" if ranks > min(cores, default=ranks) else "more threads than"
@@ -131,7 +122,7 @@ def _shared_cores(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> Ite
 
 
 def _is_crowded(row: Row) -> bool:
-    is_measured = row["device"] != "cuda" and row.get("core_wait_share") is not None
+    is_measured = row.device != "cuda" and row.core_wait_share is not None
     return "oversubscribed" in warnings_of(row) and not is_measured
 
 
@@ -157,24 +148,20 @@ def _moved(runs: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 def _two_modes(rows: Iterable[Row]) -> Iterator[str]:
     """The cases whose repetitions have two typical times, with both."""
-    apart = [row for row in rows if (row.get("slow_share") or 0.0) > 0]
+    apart = [row for row in rows if (row.slow_share or 0.0) > 0]
     if len(apart) > MOST_NAMED:
         yield f"{len(apart)} cases have two typical times, both in the interval"
         return
     for row, name in zip(apart, case_names(apart), strict=True):
-        fast, slow = (format_seconds(float(row[column])) for column in MODES[:2])
-        share = f"{100 * float(row['slow_share']):.0f} %"
+        fast, slow = format_seconds(row.fast_mode_s), format_seconds(row.slow_mode_s)
+        share = f"{100 * (row.slow_share or 0.0):.0f} %"
         yield f"{name} has two typical times: {fast}, and {slow} in {share} of the repetitions"
 
 
 def _gaps(rows: Iterable[Row]) -> Iterator[str]:
     """The soaks of which more than GAPS_SHARE passed outside of their repetitions."""
-    soaks = [
-        row
-        for row in rows
-        if (row.get("unmeasured_s") or 0.0) > GAPS_SHARE * (row.get("visits_s") or 0.0)
-    ]
-    gaps_s = [float(row["unmeasured_s"]) for row in soaks]
+    soaks = [row for row in rows if (row.unmeasured_s or 0.0) > GAPS_SHARE * (row.visits_s or 0.0)]
+    gaps_s = [row.unmeasured_s or 0.0 for row in soaks]
     if len(soaks) > MOST_NAMED:
         gaps = span_text(gaps_s, format_seconds)
         yield f"{len(soaks)} soaks: {gaps} passed between the repetitions of each"

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commbench.core.states import Row
 from commbench.core.texts import name_of
-from commbench.results.columns import grouped, hashable
+from commbench.results.columns import grouped
 from commbench.results.intervals import interval_of
-from commbench.results.load import row_dicts
+from commbench.results.row import Measured, Row
 from commbench.stats.interval import Interval, of_formula
 from commbench.stats.verdict import compare_launches
 
@@ -130,18 +129,19 @@ def experiment_of(record: Mapping[str, Any]) -> str | None:
 
 
 def documents(
-    cases: pd.DataFrame, records: Iterable[Mapping[str, Any]], folders: Mapping[str, Path]
+    rows: Iterable[Row], records: Iterable[Mapping[str, Any]], folders: Mapping[str, Path]
 ) -> list[Document]:
     """Each document whose experiment is among the runs; `folders`: run_id -> where the intervals of
     soaks are read."""
     runs = grouped(records, experiment_of)
+    by_run = grouped((row for row in rows if isinstance(row, Measured)), lambda row: row.run_id)
     found = []
     for name, own in runs.items():
         every = of_experiment(name) if name is not None else []
         values = [each for each in every if each.column not in GIVEN]
         ids = [str(record.get("run_id")) for record in own]
-        measured = cases[cases["run_id"].isin(ids) & (cases["status"] == "ok")]
-        if values and len(measured):
+        measured = [row for run in dict.fromkeys(ids) for row in by_run.get(run, ())]
+        if values and measured:
             where = dict.fromkeys(folders[run] for run in ids if run in folders)
             found.append(_document(str(name), values, measured, [*where], own))
     return found
@@ -150,16 +150,16 @@ def documents(
 def _document(
     name: str,
     values: Sequence[Reference],
-    cases: pd.DataFrame,
+    cases: Sequence[Row],
     folders: Sequence[Path],
     records: Sequence[Mapping[str, Any]],
 ) -> Document:
-    rows = until_full_speed(row_dicts(cases), records)
+    rows = until_full_speed(cases, records)
     is_timed = any(each.column == OVER_TIME for each in values)
     intervals = stored_intervals(cases, folders) if is_timed else None
     compared: list[Compared] = []
-    by_run = sorted(rows, key=lambda row: str(row["run_id"]))
-    own = [*dict.fromkeys(str(row["label"]) for row in by_run if row["label"])]
+    by_run = sorted(rows, key=lambda row: row.run_id)
+    own = [*dict.fromkeys(str(row.label) for row in by_run if row.label)]
     values = [each.with_labels(own) for each in values]
     for each in values:
         fitting = [row for row in rows if each.fits(row)]
@@ -178,11 +178,11 @@ def _stand_in(reference: Reference, row: Row, libraries: Iterable[str] = ()) -> 
     """`shared memory`, `2 pairs, one node`; empty for what the document had. `where` begins with
     that."""
     if not reference.fits_first(row):
-        return str(row.get("label") or row.get("transport") or "").replace("_", " ")
+        return str(row.label or row.transport or "").replace("_", " ")
     parts = [*libraries]
-    if reference.ranks not in (None, row["world_size"]):
-        pairs = str(row.get("pair") or "").split()
-        parts.append(f"{len(pairs)} pairs" if len(pairs) > 1 else f"{row['world_size']} ranks")
+    if reference.ranks not in (None, row.world_size):
+        pairs = str(row.pair or "").split()
+        parts.append(f"{len(pairs)} pairs" if len(pairs) > 1 else f"{row.world_size} ranks")
     if reference.span == "between" != fact(row, "span"):
         parts.append("one node")
     return ", ".join(parts)
@@ -193,15 +193,15 @@ def _direct(reference: Reference, rows: Sequence[Row]) -> Iterator[Compared]:
     range. A statistic is over all cases and sizes."""
     known = [row for row in rows if fact(row, reference.column) is not None]
     for point in reference.points:
-        inside = [row for row in known if point.holds(row["message_bytes"])]
+        inside = [row for row in known if point.holds(row.message_bytes)]
         if reference.statistic and inside:
             yield _compared(reference, point, inside, None, "")
             continue
         cases = grouped(inside, lambda row: key(row, without=REPEATED))
         names = _names([alike[0] for alike in cases.values()])
         for name, alike in zip(names, cases.values(), strict=True):
-            largest = max(row["message_bytes"] or 0 for row in alike)
-            at_largest = [row for row in alike if (row["message_bytes"] or 0) == largest]
+            largest = max(row.message_bytes for row in alike)
+            at_largest = [row for row in alike if (row.message_bytes) == largest]
             yield _compared(reference, point, at_largest, largest or None, name)
 
 
@@ -231,7 +231,7 @@ def _ratios(reference: Reference, rows: Sequence[Row]) -> Iterator[Compared]:
     assert reference.over is not None
     ((variable, (first, second)),) = reference.over.items()
     (point,) = reference.points
-    known = [row for row in rows if row.get(reference.of) and point.holds(row["message_bytes"])]
+    known = [row for row in rows if getattr(row, reference.of) and point.holds(row.message_bytes)]
     ratios: dict[tuple[str, int], list[Interval]] = {}
     examples: dict[tuple[str, int], Row] = {}  # a row of each
     libraries: dict[str, None] = {}  # that stand in
@@ -239,7 +239,7 @@ def _ratios(reference: Reference, rows: Sequence[Row]) -> Iterator[Compared]:
         sides = grouped(alike, lambda row: str(fact(row, variable)))
         if first in sides and second in sides:
             for side, library in reference.libraries.items():
-                names = (str(row.get("library")) for row in sides.get(side, ()))
+                names = (str(row.library) for row in sides.get(side, ()))
                 libraries |= dict.fromkeys(_short(name) for name in names if library not in name)
             ratio = _ratio(reference.of, sides[first], sides[second])
             if reference.is_of_directions and ratio.value < 1:
@@ -268,7 +268,7 @@ def _decisive(point: Point, ratios: Sequence[Interval]) -> Interval:
 
 
 def _place(row: Row) -> tuple[str, int]:
-    return str(row["layout"]), row["message_bytes"] or 0
+    return row.layout, row.message_bytes
 
 
 def _ratio(column: str, above: Sequence[Row], below: Sequence[Row]) -> Interval:
@@ -277,9 +277,9 @@ def _ratio(column: str, above: Sequence[Row], below: Sequence[Row]) -> Interval:
     if len(above) == len(below) == 1:
         sides = (_value(row, column, "x") for row in (*above, *below))
         return of_formula(truediv, *sides)
-    first, second = (np.array([row[column] for row in side]) for side in (above, below))
+    first, second = (np.array([getattr(row, column) for row in side]) for side in (above, below))
     ratio = compare_launches(second, first, margin=0).ratio
-    is_of_launches = all(len({row["case_id"] for row in side}) == 1 for side in (above, below))
+    is_of_launches = all(len({row.case_id for row in side}) == 1 for side in (above, below))
     return ratio if is_of_launches else Interval(ratio.value, n=ratio.n, of=ratio.of)
 
 
@@ -290,8 +290,8 @@ def _short(library: str) -> str:
 
 def _link(row: Row) -> tuple[Any, ...]:
     """What both sides of a ratio share: both directions are one link."""
-    ranks = str(row.get("pair") or "").split("-")
-    return (*(hashable(row.get(name)) for name in RATIO_SHARED), *sorted(ranks))
+    ranks = str(row.pair or "").split("-")
+    return (*(getattr(row, name) for name in RATIO_SHARED), *sorted(ranks))
 
 
 # ---------------------------------------------------------------- over time
@@ -301,7 +301,7 @@ def _over_time(
     reference: Reference, rows: Sequence[Row], intervals: pd.DataFrame | None
 ) -> Iterator[Compared]:
     """Of the intervals of each of these soaks."""
-    cases = {tuple(str(row[name]) for name in CASE_KEY) for row in rows}
+    cases = {tuple(str(getattr(row, name)) for name in CASE_KEY) for row in rows}
     if intervals is None or not cases:
         return
     known = intervals[intervals[OVER_TIME].notna()]

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from commbench.core.layout import Layout
-from commbench.core.states import Row
 from commbench.core.texts import shown_value
 from commbench.results.columns import grouped
+from commbench.results.row import Row
 
 INT_BYTES = 4
 QUIZ = "exchange_quiz"  # the experiment
@@ -16,11 +16,11 @@ QUIZ = "exchange_quiz"  # the experiment
 
 def quiz_answer(rows: Sequence[Row]) -> list[str]:
     """Sentences: the answer by the standard, and what the rows saw, by the send buffers."""
-    of_quiz = [row for row in rows if row["benchmark"] == "exchange"]
+    of_quiz = [row for row in rows if row.benchmark == "exchange"]
     if not of_quiz:
         return []
-    ranks = Layout.parse(of_quiz[0]["layout"]).size
-    ints = of_quiz[0]["message_bytes"] // INT_BYTES
+    ranks = Layout.parse(of_quiz[0].layout).size
+    ints = of_quiz[0].message_bytes // INT_BYTES
     came = min(ints, ranks)
     answer = (
         f"recvbuf[i][i] of rank r: for i < {came} an int of rank i's message came. With a send"
@@ -31,8 +31,8 @@ def quiz_answer(rows: Sequence[Row]) -> list[str]:
         answer += f". For i from {came} to {ranks - 1} it is 0: a message has {ints} ints"
     seen = [answer]
     for buffers, own in grouped(of_quiz, lambda row: shown_value(row, "buffers")).items():
-        statuses = {row["status"] for row in own}
-        wrong = sum(row["wrong_elements"] or 0 for row in own)
+        statuses = {row.status for row in own}
+        wrong = sum(row.wrong_elements or 0 for row in own)
         if statuses <= {"ok", "invalid"}:
             result = f"{wrong} ints that came were wrong" if wrong else "all that came were right"
             seen.append(f"buffers={buffers}: {result}, in all checks of all ranks")

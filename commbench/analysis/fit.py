@@ -13,45 +13,30 @@ import itertools
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.errors import CommbenchError
-from commbench.core.states import Row, case_status
 from commbench.core.units import natural_key
-from commbench.core.variables import MAPS, MODEL_ENGINE
-from commbench.results.columns import grouped, hashable
+from commbench.core.variables import MODEL_ENGINE
+from commbench.results.columns import grouped
 from commbench.results.intervals import interval_of
-from commbench.results.load import row_dicts
-from commbench.stats.difference import Measured
+from commbench.results.row import Measured, Row
+from commbench.stats.difference import Measured as Time
 from commbench.stats.interval import widest
 from commbench.stats.launches import launch_medians
 
-from .case_names import FAMILY_VARIABLES, as_map
+from .case_names import FAMILY_VARIABLES
+from .combined_row import Combined
 
-if TYPE_CHECKING:
-    import pandas as pd
-
+AnyRow = TypeVar("AnyRow", bound=Row)
 Sizes = NDArray[np.int64]
 Times = NDArray[np.float64]
 
 WHOSE = ("library", "label", "hosts")  # part of a case's name only where they differ
-FAMILY_COLUMNS = ("benchmark", "status", "message_bytes", "median_s", "ci_low_s", "ci_high_s")
-OPTIONAL_COLUMNS = (
-    "run_id",
-    "interval_of",
-    "interval_level",
-    "visits",
-    "visit_medians_s",
-    "visit_launches",
-    "repetitions",
-    "launches",
-    "medians",
-)
 
 MOST_PIECES = 3
 MOST_CUTS = 48  # the stretches between them are fitted, each over all of its points
@@ -70,13 +55,13 @@ class Family:
     """Cases that differ only in their size: `sizes` in bytes, ascending, and the time of one
     operation at each of them.
 
-    A window that shrinks at large messages stays in its family; `variables` has the window that was
-    requested.
+    A window that shrinks at large messages stays in its family. `variables` is the row of one of
+    its cases, with the window that was requested.
     """
 
-    variables: Mapping[str, Any]
+    variables: Row
     sizes: Sizes
-    times: tuple[Measured, ...]
+    times: tuple[Time, ...]
 
     @functools.cached_property
     def median_s(self) -> Times:
@@ -99,120 +84,100 @@ class Family:
         """The largest number of launches of a size."""
         return max(len(time.launches_s) for time in self.times)
 
-    def at(self, size: int) -> Measured:
+    def at(self, size: int) -> Time:
         """The time at a measured size."""
         return self.times[int(np.searchsorted(self.sizes, size))]
 
 
-def families(cases: pd.DataFrame) -> list[Family]:
-    """All families in an order that does not depend on that of the rows; raises CommbenchError for
-    a missing column."""
-    usable = (
-        row for row in _case_rows(cases) if _unusable(row) is None and row["message_bytes"] > 0
+def families(rows: Iterable[Row]) -> list[Family]:
+    """All families in an order that does not depend on that of the rows."""
+    usable = (row for row in rows if isinstance(row, Measured) and _is_usable(row))
+    with_message = (row for row in usable if row.message_bytes)
+    groups = grouped(
+        with_message, lambda row: (row.label or None, *key(row, without=("window", "label")))
     )
-    groups = grouped(usable, lambda row: key(row, without=("window",)))
     all_families = []
-    for window, rows in itertools.chain.from_iterable(map(by_window, groups.values())):
-        by_size = grouped(rows, lambda row: int(row["message_bytes"]))
+    for window, alike in itertools.chain.from_iterable(map(by_window, groups.values())):
+        by_size = grouped(alike, lambda row: row.message_bytes)
         times = tuple(_combined(by_size[size]) for size in sorted(by_size))
-        variables = {name: rows[0].get(name) for name in FAMILY_VARIABLES} | {"window": window}
+        variables = replace(alike[0], window=window, label=alike[0].label or None)
         all_families.append(Family(variables, np.array(sorted(by_size), dtype=np.int64), times))
     texts = [name for name in FAMILY_VARIABLES if name != "window"]
     return sorted(
         all_families,
         key=lambda family: (
-            *(natural_key(hashable(family.variables[name])) for name in texts),
-            family.variables["window"] or 0,
+            *(natural_key(getattr(family.variables, name)) for name in texts),
+            family.variables.window or 0,
         ),
     )
 
 
-def answerable(cases: pd.DataFrame) -> pd.DataFrame:
+def answerable(rows: Iterable[AnyRow]) -> list[AnyRow]:
     """The cases without those of one rank, which move nothing, and without simulated ones beside
     real ones."""
-    if "world_size" in cases.columns:
-        cases = cases[~cases["world_size"].isin([1])]
-    if "engine" in cases.columns and (cases["engine"] != MODEL_ENGINE).any():
-        cases = cases[cases["engine"] != MODEL_ENGINE]
-    return cases
+    moving = [row for row in rows if row.world_size != 1]
+    return [row for row in moving if row.engine != MODEL_ENGINE] or moving
 
 
-def ignored(cases: pd.DataFrame) -> dict[str, int]:
+def ignored(rows: Iterable[Row]) -> dict[str, int]:
     """Why rows are in no family (skipped, failed, invalid, ok without a time) -> how many rows."""
-    return dict(sorted(Counter(filter(None, map(_unusable, _case_rows(cases)))).items()))
+    reasons = (
+        row.status if row.status != "ok" else "ok without a time"
+        for row in rows
+        if not (isinstance(row, Measured) and _is_usable(row))
+    )
+    return dict(sorted(Counter(reasons).items()))
 
 
-def _case_rows(cases: pd.DataFrame) -> list[Row]:
-    absent = [name for name in FAMILY_COLUMNS if name not in cases.columns]
-    if absent:
-        raise CommbenchError(
-            f"the cases have no column {', '.join(absent)}; give what commbench.load returns"
-        )
-    read = [
-        name
-        for name in (*FAMILY_VARIABLES, *FAMILY_COLUMNS, *OPTIONAL_COLUMNS)
-        if name in cases.columns
-    ]
-    return [
-        row
-        | {"label": row.get("label") or None}
-        | {name: as_map(row[name]) for name in MAPS if name in row}
-        for row in row_dicts(cases[list(dict.fromkeys(read))])
-    ]
+def _is_usable(row: Measured) -> bool:
+    return 0 < row.median_s < math.inf
 
 
-def _unusable(row: Row) -> str | None:
-    """Why a row is in no family; None where it is usable."""
-    if case_status(row) != "ok":
-        return str(row["status"])
-    usable = row["message_bytes"] is not None and 0 < (row["median_s"] or 0) < math.inf
-    return None if usable else "ok without a time"
-
-
-def by_window(rows: Sequence[Row]) -> list[tuple[Any, list[Row]]]:
+def by_window(rows: Sequence[AnyRow]) -> list[tuple[int | None, list[AnyRow]]]:
     """Rows by requested window: beyond the largest size measured with it, the rows of the largest
     smaller window."""
-    smallest = min(row["message_bytes"] for row in rows)
-    requested = {row.get("window") for row in rows if row["message_bytes"] == smallest}
+    smallest = min(row.message_bytes for row in rows)
+    requested = {row.window for row in rows if row.message_bytes == smallest}
     groups = []
     used = set()
     for window in requested:
-        exact = [row for row in rows if row.get("window") == window]
-        largest = max(row["message_bytes"] for row in exact)
+        exact = [row for row in rows if row.window == window]
+        largest = max(row.message_bytes for row in exact)
         shrunk = [
             row
             for row in rows
-            if row["message_bytes"] > largest and (row.get("window") or math.inf) < (window or 0)
+            if row.message_bytes > largest and (row.window or math.inf) < (window or 0)
         ]
         widest: dict[int, int] = {}
         for row in shrunk:
-            widest[row["message_bytes"]] = max(row["window"], widest.get(row["message_bytes"], 0))
-        group = exact + [row for row in shrunk if row["window"] == widest[row["message_bytes"]]]
+            widest[row.message_bytes] = max(row.window or 0, widest.get(row.message_bytes, 0))
+        group = exact + [row for row in shrunk if row.window == widest[row.message_bytes]]
         groups.append((window, group))
         used |= {id(row) for row in group}
     rest = [row for row in rows if id(row) not in used]
     return groups + (by_window(rest) if rest else [])
 
 
-def _combined(rows: Sequence[Row]) -> Measured:
-    """The time of all rows of a size; a row that combines several runs (combined.py) has their
-    `medians`."""
-    medians = tuple(
-        seconds
-        for row in rows
-        for seconds in row.get("medians")
-        or launch_medians(row["median_s"], row.get("visit_medians_s"), row.get("visit_launches"))
-    )
+def launches_of(row: Measured) -> Sequence[float]:
+    """The median of each launch of a row, also of one that combines several runs."""
+    if isinstance(row, Combined):
+        return row.medians
+    return launch_medians(row.median_s, row.visit_medians_s, row.visit_launches)
+
+
+def _combined(rows: Sequence[Measured]) -> Time:
+    """The time of all rows of a size."""
+    medians = tuple(seconds for row in rows for seconds in launches_of(row))
     intervals = [interval for row in rows if (interval := interval_of(row)) is not None]
     if len(rows) == 1:
         in_visits = intervals[0].of in ("visits", "launches")
-        return Measured(intervals[0], medians, rows[0].get("run_id") if in_visits else None)
-    return Measured(widest(statistics.median(medians), intervals), medians)
+        return Time(intervals[0], medians, rows[0].run_id if in_visits else None)
+    return Time(widest(statistics.median(medians), intervals), medians)
 
 
-def key(variables: Mapping[str, Any], without: Iterable[str] = ()) -> tuple[Any, ...]:
+def key(row: Row, without: Iterable[str] = ()) -> tuple[Any, ...]:
     """A key that families share if they differ only in `without`."""
-    return tuple(hashable(variables.get(name)) for name in FAMILY_VARIABLES if name not in without)
+    return tuple(getattr(row, name) for name in FAMILY_VARIABLES if name not in without)
 
 
 # ---------------------------------------------------------------- Hockney's model

@@ -9,11 +9,11 @@ from operator import truediv
 
 from commbench.core.errors import ConfigError
 from commbench.core.group_operations import GroupOperations, parse_group_operations
-from commbench.core.states import Row
 from commbench.core.texts import microseconds_text
 from commbench.core.units import format_bytes, format_number
 from commbench.results.columns import grouped, of_same_run
 from commbench.results.intervals import known_interval
+from commbench.results.row import Row
 from commbench.stats.interval import Interval, of_formula
 
 GAIN_HEADS = (
@@ -46,8 +46,8 @@ class GroupGain:
         return (
             self.operation,
             self.beside,
-            f"{self.row['backend']} {self.row['layout']}",
-            format_bytes(self.row["message_bytes"]),
+            f"{self.row.backend} {self.row.layout}",
+            format_bytes(self.row.message_bytes),
             self.alone.text(microseconds_text),
             self.at_once.text(microseconds_text),
             "-" if self.slowdown is None else self.slowdown.text(format_number),
@@ -58,13 +58,13 @@ class GroupGain:
 
 def group_gains(rows: Iterable[Row]) -> list[GroupGain]:
     """Of all operations at once that were also measured alone; by run and all other variables."""
-    measured = [row for row in rows if row.get("groups") and known_interval(row) is not None]
+    measured = [row for row in rows if row.groups and known_interval(row) is not None]
     together = grouped(measured, lambda row: of_same_run(row, ("groups",)))
     return [gain for alike in together.values() for gain in _gains(alike)]
 
 
 def _gains(rows: Sequence[Row]) -> Iterator[GroupGain]:
-    by_text = {str(row["groups"]): row for row in rows}
+    by_text = {str(row.groups): row for row in rows}
     for text, row in by_text.items():
         try:
             operations = parse_group_operations(text)
@@ -101,8 +101,8 @@ def _slowdown_of_one(
     if alone_row is None or alone is None or at_once is None:
         return
     others = (other.text for other in operations.entries if other != entry)
-    tail_s = row.get("p99_s")
-    alone_tail_s = alone_row.get("p99_s")
+    tail_s = row.p99_s
+    alone_tail_s = alone_row.p99_s
     p99_slowdown = tail_s / alone_tail_s if tail_s and alone_tail_s else None
     yield GroupGain(
         row,

@@ -14,28 +14,26 @@ from __future__ import annotations
 import functools
 import itertools
 import statistics
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
 from commbench.core.layout import ACROSS_NODES, SAME_NODE, Layout, Link, Pair, single_pair
-from commbench.core.states import Row
 from commbench.core.units import format_bytes, format_factor, format_seconds, plural
 from commbench.core.variables import NO_DTYPE
-from commbench.results.columns import grouped, hashable
+from commbench.results.columns import grouped
 from commbench.results.flags import warnings_of
-from commbench.results.load import row_dicts
+from commbench.results.row import Measured, Row
 from commbench.stats.difference import ALPHA, holm, launches_needed, mann_whitney
 from commbench.stats.thresholds import GUIDELINE_MARGIN
 
 from .case_names import FAMILY_VARIABLES
-from .combined import MATRIX_PAIRS, ONE_CASE
-from .fit import OPTIONAL_COLUMNS, answerable
-
-if TYPE_CHECKING:
-    import pandas as pd
+from .combined import MATRIX_PAIRS, one_case
+from .fit import answerable
 
 MOST_GUIDELINE_ROWS = 20_000
 # A message is rounded down to whole blocks, by less than this share of it.
@@ -46,6 +44,7 @@ DIVIDED_COLLECTIVES = ("all_gather", "reduce_scatter", "all_to_all", "gather", "
 COLLECTIVES = (*DIVIDED_COLLECTIVES, "all_reduce", "broadcast", "reduce", "barrier")
 # variables that belong to one operation: two operations agree in them if one does not have them
 OF_OPERATION = ("dtype", "root", "reduction", "sync")
+_of_operation = attrgetter(*OF_OPERATION)
 UNSET = (None, NO_DTYPE, "none")
 OPERATION_VARIABLES = (
     *OF_OPERATION,
@@ -62,7 +61,6 @@ SETTING_VARIABLES = tuple(
     for name in FAMILY_VARIABLES
     if name not in (*OPERATION_VARIABLES, *PLACE_VARIABLES, "pair")
 )
-READ = (*FAMILY_VARIABLES, *ONE_CASE, *OPTIONAL_COLUMNS, "message_bytes", "median_s", "warnings")
 
 Launch = tuple[str, float]  # run_id and its launch
 Visits = Mapping[Launch, Sequence[float]]  # the median of each visit in seconds
@@ -79,14 +77,14 @@ class VisitedCase:
     `setting`, `place` and `operation` are its variables but for the pair and the size.
     """
 
-    row: Row
+    row: Measured
     visits: Visits
     setting: Values
     place: Values
     operation: Values
 
     @classmethod
-    def of(cls, rows: Sequence[Row]) -> VisitedCase:
+    def of(cls, rows: Sequence[Measured]) -> VisitedCase:
         """The rows of the same case in several runs."""
         visits: dict[Launch, Sequence[float]] = {}
         for row in rows:
@@ -99,11 +97,11 @@ class VisitedCase:
 
     @functools.cached_property
     def size_bytes(self) -> int:
-        return int(self.row["message_bytes"])
+        return self.row.message_bytes
 
     @functools.cached_property
     def layout(self) -> Layout:
-        return Layout.parse(self.row["layout"])
+        return Layout.parse(self.row.layout)
 
     @functools.cached_property
     def median_s(self) -> float:
@@ -112,7 +110,7 @@ class VisitedCase:
     @functools.cached_property
     def pair(self) -> Pair | None:
         """The pair of ranks; None for a case that is not of one pair."""
-        return single_pair(self.row["pair"])
+        return single_pair(self.row.pair)
 
     @functools.cached_property
     def link(self) -> Link | None:
@@ -122,27 +120,26 @@ class VisitedCase:
     def text(self) -> str:
         """Such as `all_reduce 64 KiB` or `barrier`."""
         size = f" {format_bytes(self.size_bytes)}" if self.size_bytes else ""
-        return f"{self.row['benchmark']}{size}"
+        return f"{self.row.benchmark}{size}"
 
     @property
     def text_with_pair(self) -> str:
-        return f"{self.text} {self.row['pair']} in {self.layout}"
+        return f"{self.text} {self.row.pair} in {self.layout}"
 
 
-def _visit_medians(row: Row) -> dict[Launch, Sequence[float]]:
-    medians = row.get("visit_medians_s")
-    launches = row.get("visit_launches")
-    run_id = str(row["run_id"])
+def _visit_medians(row: Measured) -> dict[Launch, Sequence[float]]:
+    medians = row.visit_medians_s
+    launches = row.visit_launches
     if medians is None or launches is None:
-        return {(run_id, 0.0): [float(row["median_s"])]}
+        return {(row.run_id, 0.0): [row.median_s]}
     by_launch: dict[Launch, list[float]] = {}
     for launch, median_s in zip(launches, medians, strict=True):
-        by_launch.setdefault((run_id, float(launch)), []).append(float(median_s))
+        by_launch.setdefault((row.run_id, launch), []).append(median_s)
     return dict(by_launch)
 
 
 def _variable_values(row: Row, names: Iterable[str]) -> Values:
-    return tuple(hashable(row[name]) for name in names)
+    return tuple(getattr(row, name) for name in names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +195,7 @@ def _made_of(benchmark: str, *parts: str) -> CompareCases:
 
     def comparisons(cases: Sequence[VisitedCase]) -> RuleComparisons:
         for alike in grouped(cases, lambda case: (case.setting, case.place)).values():
-            by_benchmark = grouped(alike, lambda case: str(case.row["benchmark"]))
+            by_benchmark = grouped(alike, lambda case: case.row.benchmark)
             for case in by_benchmark.get(benchmark, ()):
                 chosen = [_bound(case, by_benchmark.get(part, ())) for part in parts]
                 present = [part for part in chosen if part is not None]
@@ -223,18 +220,16 @@ def _bound(case: VisitedCase, candidates: Iterable[VisitedCase]) -> VisitedCase 
         fitting,
         key=lambda other: (
             other.size_bytes,
-            other.row["in_place"] != case.row["in_place"],
-            other.row["root"] or 0,
+            other.row.in_place != case.row.in_place,
+            other.row.root or 0,
         ),
         default=None,
     )
 
 
 def _agree(first: Row, second: Row) -> bool:
-    return all(
-        first[name] == second[name] or first[name] in UNSET or second[name] in UNSET
-        for name in OF_OPERATION
-    )
+    values = zip(_of_operation(first), _of_operation(second), strict=True)
+    return all(one == other or one in UNSET or other in UNSET for one, other in values)
 
 
 def _smaller_is_not_slower(cases: Sequence[VisitedCase]) -> RuleComparisons:
@@ -259,11 +254,11 @@ def _neighbouring_sizes(
 
 def _curve(case: VisitedCase) -> Hashable:
     """What the cases of a curve over sizes share."""
-    return case.setting, case.place, case.operation, case.row["pair"]
+    return case.setting, case.place, case.operation, case.row.pair
 
 
 def _fewer_nodes_are_not_slower(cases: Sequence[VisitedCase]) -> RuleComparisons:
-    collectives = [case for case in cases if case.row["benchmark"] in COLLECTIVES]
+    collectives = [case for case in cases if case.row.benchmark in COLLECTIVES]
     groups = grouped(
         collectives,
         lambda case: (case.setting, case.operation, case.layout.ranks_per_node),
@@ -299,7 +294,7 @@ def _first_by_link(cases: Iterable[VisitedCase]) -> dict[Link | None, VisitedCas
 
 
 def _directions_are_alike(cases: Sequence[VisitedCase]) -> RuleComparisons:
-    one_way = [case for case in cases if case.row["benchmark"] == "p2p_bandwidth"]
+    one_way = [case for case in cases if case.row.benchmark == "p2p_bandwidth"]
     groups = grouped(
         one_way, lambda case: (case.setting, case.place, case.operation, case.size_bytes)
     )
@@ -475,10 +470,10 @@ class JudgedComparison(NamedTuple):
     is_decidable: bool
 
 
-def check_guidelines(cases: pd.DataFrame) -> GuidelineResult:
+def check_guidelines(rows: Iterable[Row]) -> GuidelineResult:
     """Compare the cases of a report by all rules; simulated cases count only where there are no
     others."""
-    visited = _visited_cases(cases)
+    visited = _visited_cases(rows)
     compared = [
         (guideline, comparison)
         for guideline in GUIDELINES
@@ -503,17 +498,18 @@ def check_guidelines(cases: pd.DataFrame) -> GuidelineResult:
     return GuidelineResult(rules, len(decidable), tuple(violations), len(unclear), visits)
 
 
-def _visited_cases(cases: pd.DataFrame) -> list[VisitedCase]:
-    measured = answerable(cases)
-    measured = measured[
-        (measured["status"] == "ok") & (measured["timing"] != "soak") & (measured["median_s"] > 0)
+def _visited_cases(rows: Iterable[Row]) -> list[VisitedCase]:
+    measured = [
+        row
+        for row in answerable(rows)
+        if isinstance(row, Measured) and row.timing != "soak" and row.median_s > 0
     ]
+    visits = Counter[str]()
+    for row in measured:
+        visits[row.case_id] += 1 if row.visit_medians_s is None else len(row.visit_medians_s)
     # most reports have many cases of few visits, which decide nothing
-    visits = measured["visit_medians_s"].dropna().map(len).reindex(measured.index, fill_value=1)
-    measured = measured[visits.groupby(measured["case_id"]).transform("sum") >= launches_needed(1)]
-    names = [name for name in dict.fromkeys(READ) if name in measured.columns]
-    rows = row_dicts(measured[names].head(MOST_GUIDELINE_ROWS))
-    same = grouped(rows, lambda row: tuple(row[name] for name in ONE_CASE))
+    repeated = [row for row in measured if visits[row.case_id] >= launches_needed(1)]
+    same = grouped(repeated[:MOST_GUIDELINE_ROWS], one_case)
     return _without_most_pairs([VisitedCase.of(rows_of_case) for rows_of_case in same.values()])
 
 

@@ -6,20 +6,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from commbench.core.states import UNFINISHED, Row, RunStatus, status_of_run
+from commbench.core.states import UNFINISHED, RunStatus, status_of_run
 from commbench.core.texts import size_text, span_text
 from commbench.core.units import natural_key, plural
+from commbench.results.columns import grouped
 from commbench.results.intervals import interval_of
+from commbench.results.row import Row
 from commbench.results.run_folder import resume_command
 from commbench.stats.interval import Certainty
 
 from .combined import CombinedCases
 from .machines import Record
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 GOING_ON = "is still going on"
 UNFINISHED_WORDS: Mapping[RunStatus | None, str] = {
@@ -32,18 +30,18 @@ UNFINISHED_WORDS: Mapping[RunStatus | None, str] = {
 def scope_text(combined: CombinedCases) -> str:
     """What was measured but soaks, in one sentence; empty without a number."""
     measured = combined.shown
-    if not len(measured):
+    if not measured:
         return ""
-    sizes = [int(size) for size in measured["message_bytes"] if size > 0]
+    sizes = [row.message_bytes for row in measured if row.message_bytes]
     benchmarks = ", ".join(combined.lines())
-    backends = ", ".join(sorted(set(measured["backend"]), key=natural_key))
-    layouts = ", ".join(sorted(set(measured["layout"]), key=natural_key))
+    backends = ", ".join(sorted({row.backend for row in measured}, key=natural_key))
+    layouts = ", ".join(sorted({row.layout for row in measured}, key=natural_key))
     between = f", {span_text(sizes, size_text)}" if sizes else ""
     return f"{benchmarks} over {backends} in {layouts} (nodes x ranks per node){between}."
 
 
 def unfinished_sentences(
-    cases: pd.DataFrame,
+    rows: Iterable[Row],
     records: Iterable[Record],
     folders: Mapping[str, Path],
     is_measured_into: Callable[[Path], bool],
@@ -51,6 +49,7 @@ def unfinished_sentences(
     """A sentence for each run that did not come to its end: whether it still goes on, was killed
     or interrupted, and how it is finished."""
     sentences = []
+    by_run = grouped(rows, lambda row: row.run_id)
     for record in records:
         folder = folders.get(str(record.get("run_id")))
         status = status_of_run(record)
@@ -58,9 +57,9 @@ def unfinished_sentences(
             continue
         is_going_on = status == "running" and is_measured_into(folder)
         words = GOING_ON if is_going_on else UNFINISHED_WORDS[status]
-        own = cases[cases["run_id"] == record.get("run_id")]
+        own = by_run.get(str(record.get("run_id")), [])
         of_all = f"{len(own)} of {plural(int(record.get('cases') or 0), 'case', 'cases')} so far"
-        begun = int(own["stop_reason"].isin(UNFINISHED).sum())
+        begun = sum(row.stop_reason in UNFINISHED for row in own)
         of_all += f", {begun} of them with fewer visits than planned" if begun else ""
         rest = "" if is_going_on else f"; finish it with: {resume_command(folder)}"
         sentences.append(f"Run {folder.name} {words}: {of_all}{rest}")

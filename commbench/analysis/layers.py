@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from commbench.core.states import Row
 from commbench.core.texts import size_text
 from commbench.core.units import value_text
 from commbench.core.variables import SHOWN, brought_along
 from commbench.results.columns import grouped
+from commbench.results.row import Measured, Row
 
 from .case_names import OF_BACKEND, differing
 from .fit import key
@@ -33,19 +33,17 @@ class Layers(NamedTuple):
     times: Sequence[tuple[str, float]]
 
 
-def layers_of(rows: Iterable[Row]) -> list[Layers]:
+def layers_of(rows: Iterable[Measured]) -> list[Layers]:
     """Of the smallest and the largest message that several layers of a stack moved alike."""
     layers = [
-        row
-        for row in rows
-        if row["streams"] in (None, 1) and (row["backend"], row["engine"]) in STACK_OF
+        row for row in rows if row.streams in (None, 1) and (row.backend, row.engine) in STACK_OF
     ]
-    shown: list[tuple[Row, list[tuple[str, float]]]] = []
+    shown: list[tuple[Measured, list[tuple[str, float]]]] = []
     for (number, *_), alike in grouped(layers, _stack_key).items():
         # sizes of several layers, the lowest layer first
-        shared: dict[int, list[tuple[str, Row]]] = {}
-        for size, of_size in grouped(alike, lambda row: int(row["message_bytes"])).items():
-            by_layer = grouped(of_size, lambda row: (row["backend"], row["engine"]))
+        shared: dict[int, list[tuple[str, Measured]]] = {}
+        for size, of_size in grouped(alike, lambda row: row.message_bytes).items():
+            by_layer = grouped(of_size, lambda row: (row.backend, row.engine))
             # of two libraries of a layer it is not known which one lies below
             single = {
                 layer: layer_rows[0]
@@ -59,29 +57,28 @@ def layers_of(rows: Iterable[Row]) -> list[Layers]:
                     if layer in single
                 ]
         for size in sorted({min(shared), max(shared)}) if shared else []:
-            times = [(name, float(row["median_s"])) for name, row in shared[size]]
+            times = [(name, row.median_s) for name, row in shared[size]]
             # else nothing was added that could be shown
             if times == sorted(times, key=lambda layer: layer[1]):
                 shown.append((shared[size][0][1], times))
-    by_benchmark = grouped((row for row, _ in shown), lambda row: row["benchmark"])
+    by_benchmark = grouped((row for row, _ in shown), lambda row: row.benchmark)
     more = {benchmark: differing(rows) for benchmark, rows in by_benchmark.items()}
-    return [Layers(_title(row, more[row["benchmark"]]), times) for row, times in shown]
+    return [Layers(_title(row, more[row.benchmark]), times) for row, times in shown]
 
 
 def _stack_key(row: Row) -> tuple[Any, ...]:
     """The index in STACKS, then what its layers share; a stack of several backends has a library
     for each."""
-    number = STACK_OF[row["backend"], row["engine"]]
+    number = STACK_OF[row.backend, row.engine]
     own = OF_BACKEND if len({backend for backend, _ in STACKS[number]}) > 1 else ()
     return (number, *key(row, (*OF_LAYERS, *own)))
 
 
 def _title(row: Row, more: Iterable[str]) -> str:
     """The variables that the layers share; `more`: those in which the figures differ."""
-    mode = "" if row["timer"] in (None, "host") else str(row["timer"])
-    pair = f"ranks {row['pair']}" if row["pair"] else ""
-    others = (
-        f"{name} {value_text(row[name])}" for name in more if row[name] and name not in IN_TITLE
-    )
-    parts = row["benchmark"], size_text(row["message_bytes"]), row["layout"], pair, mode, *others
+    mode = "" if row.timer in (None, "host") else str(row.timer)
+    pair = f"ranks {row.pair}" if row.pair else ""
+    values = ((name, getattr(row, name)) for name in more if name not in IN_TITLE)
+    others = (f"{name} {value_text(value)}" for name, value in values if value)
+    parts = row.benchmark, size_text(row.message_bytes), row.layout, pair, mode, *others
     return ", ".join(filter(None, parts))

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from operator import attrgetter
 
-from commbench.core.states import Row
 from commbench.core.units import format_bytes, format_number, format_seconds
 from commbench.results.flags import warnings_of
-from commbench.results.load import row_dicts
+from commbench.results.row import Row
 from commbench.stats.thresholds import FAR_FROM_NORMAL
 
 from .fit import WHOSE
 from .reference import UNITS, Reference, references
 from .slow_pairs import UNUSABLE
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 NORMAL = "normal"
 FAST = "faster"
@@ -42,6 +38,7 @@ CAUSES = {
 }
 JUDGED_COLUMNS = ("median_s", "algbw_gb_per_s", "busbw_gb_per_s")
 PLACE = ("backend", "engine", "layout")
+_place = attrgetter(*PLACE, *WHOSE)
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ class Judged:
 
 
 def judge(
-    cases: pd.DataFrame, hardware: Iterable[str], bound_runs: Collection[str] = ()
+    cases: Iterable[Row], hardware: Iterable[str], bound_runs: Collection[str] = ()
 ) -> list[Judged]:
     """Compare the largest size of each backend, layout and WHOSE with all values of this hardware.
 
@@ -66,21 +63,20 @@ def judge(
     first.
     """
     texts = list(hardware)
-    whose = [name for name in WHOSE if name in cases]
     judged: dict[tuple[str, ...], Judged] = {}
     known = [each for each in references() if each.column in JUDGED_COLUMNS and each.is_of(texts)]
-    rows = row_dicts(cases.sort_values("message_bytes", kind="stable")) if known else []
+    rows = sorted(cases, key=lambda row: row.message_bytes)
     for reference in known:
         alike = [
             row
             for row in rows
-            if reference.is_comparable(row) and reference.point_of(row["message_bytes"])
+            if reference.is_comparable(row) and reference.point_of(row.message_bytes)
         ]
-        last = {tuple(row[name] for name in (*PLACE, *whose)): row for row in alike}
-        differing = [name for name in whose if len({row[name] for row in last.values()}) > 1]
-        for row in last.values():
+        last = {_place(row): row for row in alike}.values()
+        differing = [name for name in WHOSE if len({getattr(row, name) for row in last}) > 1]
+        for row in last:
             if not warnings_of(row) & UNUSABLE:
-                case = _judged_case(reference, row, differing, row.get("run_id") in bound_runs)
+                case = _judged_case(reference, row, differing, row.run_id in bound_runs)
                 # two experiments of one document may have the same value
                 judged.setdefault((case.case, case.expected, reference.source), case)
     return sorted(judged.values(), key=lambda case: case.verdict == NORMAL)
@@ -91,9 +87,9 @@ def _judged_case(
 ) -> Judged:
     """`differing`: further variables that the name of the case needs; `is_bound`: whether ranks had
     cores of their own."""
-    point = reference.point_of(row["message_bytes"])
+    point = reference.point_of(row.message_bytes)
     assert point is not None
-    value = float(row[reference.column])
+    value = float(getattr(row, reference.column))
     scale = UNITS[reference.unit]
     seconds = reference.column == "median_s"
     above, below = (SLOW, FAST) if seconds else (FAST, SLOW)
@@ -105,8 +101,8 @@ def _judged_case(
     elif beyond < 1 / far:
         verdict = below
     write = format_seconds if seconds else lambda rate: f"{format_number(rate)} GB/s"
-    where = " ".join(str(row[name]) for name in (*PLACE, *differing) if row[name])
-    case = f"{row['benchmark']} {format_bytes(int(row['message_bytes']))}, {where}"
+    where = " ".join(str(getattr(row, name)) for name in (*PLACE, *differing) if getattr(row, name))
+    case = f"{row.benchmark} {format_bytes(row.message_bytes)}, {where}"
     causes = "" if verdict == NORMAL else CAUSES["median_s" if seconds else "rate", verdict]
     if is_bound:
         causes = causes.replace(UNPINNED, "")

@@ -4,15 +4,15 @@ computation, each alone and both at once."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import truediv
 
-from commbench.core.states import Row
 from commbench.core.texts import setting_texts
 from commbench.core.units import format_number
 from commbench.core.variables import is_usual
 from commbench.results.columns import case_text, grouped, of_same_run
 from commbench.results.intervals import known_interval
+from commbench.results.row import Row
 from commbench.stats.interval import Interval, of_formula
 
 from .case_names import telling
@@ -47,18 +47,18 @@ def overlap_cells(results: Sequence[OverlapResult]) -> list[tuple[str, ...]]:
     rows = [result.row for result in results]
     of_benchmark = {
         benchmark: [name for name in telling(alike) if name not in IN_OVERLAP_TEXT]
-        for benchmark, alike in grouped(rows, lambda row: str(row["benchmark"])).items()
+        for benchmark, alike in grouped(rows, lambda row: str(row.benchmark)).items()
     }
-    return [_overlap_row(result, of_benchmark[result.row["benchmark"]]) for result in results]
+    return [_overlap_row(result, of_benchmark[result.row.benchmark]) for result in results]
 
 
 def _overlap_row(result: OverlapResult, names: Sequence[str]) -> tuple[str, ...]:
     row = result.row
-    more = setting_texts(row, [name for name in names if not is_usual(name, row[name])])
+    more = setting_texts(row, [name for name in names if not is_usual(name, getattr(row, name))])
     slowdown = result.compute_slowdown
     at_most = "" if result.is_end_seen else "<= "
     return (
-        ", ".join((case_text({**row, "timed": None}), *more)),
+        ", ".join((case_text(replace(row, timed=None)), *more)),
         result.overlap if result.compute is None else f"{result.overlap} {result.compute}",
         (100 * result.hidden).text(format_number),
         at_most + result.communication_slowdown.text(format_number),
@@ -69,20 +69,20 @@ def _overlap_row(result: OverlapResult, names: Sequence[str]) -> tuple[str, ...]
 def overlap_results(rows: Iterable[Row]) -> list[OverlapResult]:
     """Of each overlap whose communication and computation alone, and both together, have times; by
     run and all other variables, in the order of the rows."""
-    timed = [row for row in rows if row.get("timed") and known_interval(row) is not None]
+    timed = [row for row in rows if row.timed and known_interval(row) is not None]
     operations = grouped(timed, lambda row: of_same_run(row, OF_ONE_OVERLAP))
     return [result for alike in operations.values() for result in _results(alike)]
 
 
 def _results(rows: Sequence[Row]) -> Iterator[OverlapResult]:
     """Of the rows of one operation with one set of variables."""
-    alone = next((row for row in rows if row["timed"] == "communication"), None)
+    alone = next((row for row in rows if row.timed == "communication"), None)
     if alone is None:
         return
-    computing = (row for row in rows if row["overlap"] is not None)
-    groups = grouped(computing, lambda row: (row["overlap"], row["compute"]))
+    computing = (row for row in rows if row.overlap is not None)
+    groups = grouped(computing, lambda row: (row.overlap or "", row.compute))
     for (overlap, compute), own in groups.items():
-        times = {row["timed"]: median for row in (alone, *own) if (median := known_interval(row))}
+        times = {str(row.timed): median for row in (alone, *own) if (median := known_interval(row))}
         if {"compute", "together"} <= set(times):
             yield _result(alone, overlap, compute, times)
 

@@ -17,8 +17,8 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from commbench.core.layout import ACROSS_NODES, SAME_NODE, SELF, Layout, Pair
-from commbench.core.states import Row
 from commbench.core.units import RATES, parse_bytes, parse_pairs
+from commbench.results.row import Row
 
 FOLDER = "data/reference"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # of C: ten times as fast
@@ -179,10 +179,10 @@ class Reference:
 
     def is_comparable(self, row: Row) -> bool:
         """Whether a row of this machine can be expected to have the value."""
-        ranks = row["world_size"] or 0
+        ranks = row.world_size or 0
         of_ranks = ranks == self.ranks if self.ranks else ranks > 1
         in_place = self.span in (None, fact(row, "span"))
-        return self.fits(row) and of_ranks and in_place and row[self.column] is not None
+        return self.fits(row) and of_ranks and in_place and getattr(row, self.column) is not None
 
     def point_of(self, message_bytes: int | None) -> Point | None:
         return next((each for each in self.points if each.holds(message_bytes)), None)
@@ -211,15 +211,16 @@ def fact(row: Row, name: str) -> Any:
     if name in DERIVED_FACTS:
         return DERIVED_FACTS[name](row)
     column, _, key = name.partition(".")
-    return (row.get(column) or {}).get(key) if key else row.get(column)
+    value = getattr(row, column)
+    return dict(value).get(key) if key else value
 
 
 def _first_pair(row: Row) -> Pair | None:
-    return next(iter(parse_pairs(row.get("pair"))), None)
+    return next(iter(parse_pairs(row.pair)), None)
 
 
 def _span(row: Row) -> str:
-    layout = Layout.parse(row["layout"])
+    layout = Layout.parse(row.layout)
     pair = _first_pair(row)
     if pair is None:
         return SPANS[ACROSS_NODES if layout.nodes > 1 else SAME_NODE]

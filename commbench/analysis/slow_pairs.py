@@ -21,7 +21,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from operator import itemgetter
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -36,7 +36,6 @@ from commbench.core.layout import (
     pairs_text,
     single_pair,
 )
-from commbench.core.states import Row, case_status
 from commbench.core.texts import setting_texts
 from commbench.core.units import (
     Unit,
@@ -46,11 +45,12 @@ from commbench.core.units import (
     format_seconds,
     seconds_unit,
 )
-from commbench.core.variables import MAPS, SIZES
-from commbench.results.columns import VARIABLES, hashable
+from commbench.core.variables import SIZES
+from commbench.results.columns import VARIABLES
 from commbench.results.flags import warnings_of
 from commbench.results.intervals import interval_of
-from commbench.results.load import Paths, read_rows, row_dicts
+from commbench.results.load import Paths, read_case_rows
+from commbench.results.row import Measured, Row
 from commbench.stats.interval import Interval
 from commbench.stats.series import MAD_TO_SIGMA
 from commbench.stats.thresholds import SLOW_FACTOR, SLOW_SPREADS, UNCERTAIN_SLOW_FACTOR
@@ -68,8 +68,7 @@ CLASSES: Mapping[Link, str] = {
     ACROSS_NODES: "between nodes",
 }
 MATRIX_VARIABLES = (*(column.name for column in VARIABLES if column.name != "pair"), "label")
-NO_MAPS = tuple(name for name in MATRIX_VARIABLES if name not in MAPS)
-_others = itemgetter(*NO_MAPS)
+_variables = attrgetter(*MATRIX_VARIABLES)
 FindingKind = Literal["rank", "slow", "asymmetric"]
 KINDS: tuple[FindingKind, ...] = ("rank", "slow", "asymmetric")  # the most helpful first
 
@@ -112,15 +111,15 @@ class Finding:
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
-    """The cases of one run that differ only in the pair, with any status. `shared` are their other
-    variables.
+    """The cases of one run that differ only in the pair, with any status. `shared` is a row
+    with their other variables.
 
     `sizes`: this matrix and those that differ from it only in the size, in the order of their
     sizes.
     """
 
     run_id: str | None
-    shared: Mapping[str, Any]
+    shared: Row
     rows: Mapping[Pair, Row]
     sizes: list[Matrix] = field(default_factory=list, repr=False)
 
@@ -128,7 +127,7 @@ class Matrix:
     def is_one_way(self) -> bool:
         """Whether its messages go in one direction, in windows or a stream, so that they have a
         rate."""
-        return self.shared["window"] is not None or self.shared["stream_threads"] is not None
+        return self.shared.window is not None or self.shared.stream_threads is not None
 
     @functools.cached_property
     def quantity(self) -> tuple[str, Unit]:
@@ -136,18 +135,19 @@ class Matrix:
         streams in bits; for others the time."""
         if not self.is_one_way:
             return "median_s", seconds_unit(self._middle("median_s"))
-        if self.shared["stream_threads"] is None:
+        if self.shared.stream_threads is None:
             return "algbw_gb_per_s", Unit("GB/s", 1.0)
         return "algbw_gb_per_s", bit_rate_unit(self._middle("algbw_gb_per_s"))
 
     def _middle(self, column: str) -> float:
-        values = [row[column] for row in self.rows.values() if row[column] is not None]
-        return float(np.median(values)) if values else 0.0
+        values = (getattr(row, column) for row in self.rows.values())
+        known = [value for value in values if value is not None]
+        return float(np.median(known)) if known else 0.0
 
     def number(self, pair: Pair) -> str:
         """Of a pair, in the unit of `quantity`."""
         column, unit = self.quantity
-        return unit.text(self.rows[pair][column])
+        return unit.text(getattr(self.rows[pair], column))
 
     def number_with_unit(self, pair: Pair) -> str:
         _, unit = self.quantity
@@ -160,11 +160,11 @@ class Matrix:
     @functools.cached_property
     def classes(self) -> Mapping[Link, Mapping[Pair, float]]:
         """The times (median_s) of the cases that are ok, by class and pair."""
-        layout = Layout.parse(self.shared["layout"])
+        layout = Layout.parse(self.shared.layout)
         classes: dict[Link, dict[Pair, float]] = {link: {} for link in CLASSES}
         for pair, row in self.rows.items():
-            if case_status(row) == "ok":
-                classes[layout.link(pair)][pair] = float(row["median_s"])
+            if isinstance(row, Measured):
+                classes[layout.link(pair)][pair] = row.median_s
         return {name: times for name, times in classes.items() if times}
 
     @functools.cached_property
@@ -265,17 +265,16 @@ def matrices(rows: Iterable[Row]) -> list[Matrix]:
     """The cases of a single pair, grouped by all other variables; other cases are left out."""
     groups: dict[tuple[Any, ...], dict[Pair, Row]] = {}
     for row in rows:
-        pair = single_pair(row["pair"])
+        pair = single_pair(row.pair)
         if pair is not None:
-            key = (row.get("run_id"), *_others(row), *(hashable(row[name]) for name in MAPS))
-            groups.setdefault(key, {})[pair] = row
-    grouped = [
-        Matrix(key[0], dict(zip((*NO_MAPS, *MAPS), key[1:], strict=True)), group)
-        for key, group in groups.items()
-    ]
+            groups.setdefault((row.run_id, *_variables(row)), {})[pair] = row
+    grouped = []
+    for group in groups.values():
+        first = next(iter(group.values()))
+        grouped.append(Matrix(first.run_id, replace(first, pair=None), group))
     by_size: dict[tuple[Any, ...], list[Matrix]] = {}
-    for matrix in sorted(grouped, key=lambda matrix: int(matrix.shared["message_bytes"] or 0)):
-        others = (matrix.shared[name] for name in MATRIX_VARIABLES if name not in SIZES)
+    for matrix in sorted(grouped, key=lambda matrix: matrix.shared.message_bytes):
+        others = (getattr(matrix.shared, name) for name in MATRIX_VARIABLES if name not in SIZES)
         by_size.setdefault((matrix.run_id, *others), []).append(matrix)
     for sizes in by_size.values():
         for matrix in sizes:
@@ -329,29 +328,29 @@ def _link(finding: Finding) -> tuple[str | None, str, str, frozenset[str]]:
 
 def _findings_of(matrix: Matrix, compared: Sequence[Matrix]) -> Iterator[Finding]:
     shared = matrix.shared
-    message_bytes = int(shared["message_bytes"])
+    message_bytes = shared.message_bytes
     alike = [
         other.shared
         for other in compared
-        if all(other.shared[name] == shared[name] for name in ("benchmark", "message_bytes"))
+        if other.shared.benchmark == shared.benchmark
+        and other.shared.message_bytes == shared.message_bytes
     ]
     distinction = setting_texts(shared, differing(alike, MATRIX_VARIABLES))
-    heading = ", ".join([f"{shared['benchmark']} {format_bytes(message_bytes)}", *distinction])
+    heading = ", ".join([f"{shared.benchmark} {format_bytes(message_bytes)}", *distinction])
     blank = Finding(
         "slow",
         matrix.run_id,
-        shared["benchmark"],
+        shared.benchmark,
         message_bytes,
         None,
         None,
         math.nan,
         heading,
-        shared["layout"],
+        shared.layout,
     )
     slow = matrix.slow
     ratios = {
-        pair: _ratio(float(matrix.rows[pair]["median_s"]), typical_s)
-        for pair, (_, typical_s) in slow.items()
+        pair: _ratio(matrix.medians[pair].value, typical_s) for pair, (_, typical_s) in slow.items()
     }
     slow_ranks = list(_slow_ranks(matrix, ratios, blank))
     blamed = {finding.rank for finding in slow_ranks}
@@ -363,8 +362,7 @@ def _findings_of(matrix: Matrix, compared: Sequence[Matrix]) -> Iterator[Finding
         ratio = max(ratios[pair], ratios.get(back, 0.0))
         directions = [pair, back] if back in slow and back != pair else [pair]
         times = [
-            f"{pairs_text([direction])} takes"
-            f" {format_seconds(float(matrix.rows[direction]['median_s']))}"
+            f"{pairs_text([direction])} takes {format_seconds(matrix.medians[direction].value)}"
             for direction in directions
         ]
         others = f"the {format_seconds(typical_s)} of the other pairs {CLASSES[name]}"
@@ -408,7 +406,7 @@ def _asymmetric_pairs(matrix: Matrix, blank: Finding) -> Iterator[Finding]:
     """Pairs that are slower than the opposite direction: disjoint intervals, and medians that
     differ by the factor."""
     for pair in matrix.agreed("asymmetric_here"):
-        there_s = float(matrix.rows[pair]["median_s"])
+        there_s = matrix.medians[pair].value
         back_s = matrix.asymmetric_here[pair]
         ratio = _ratio(there_s, back_s)
         back = (pair[1], pair[0])
@@ -433,6 +431,6 @@ def slow_pairs(*paths: Paths) -> pd.DataFrame:
     """
     import pandas as pd
 
-    rows = [asdict(finding) for finding in findings(row_dicts(read_rows(paths)))]
+    rows = [asdict(finding) for finding in findings(read_case_rows(paths))]
     frame = pd.DataFrame(rows, columns=[field.name for field in fields(Finding)])
     return frame.astype({"rank": "Int64", "message_bytes": "int64", "ratio": "float64"})

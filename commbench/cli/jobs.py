@@ -316,7 +316,7 @@ def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:
             return
         summary = Summary(read_results([str(folder) for folder in recorded]))
         sections = [
-            *quiz_sections(summary.results.cases, summary.results.records),
+            *quiz_sections(summary.results.rows, summary.results.records),
             *document_sections(summary.documents, summary.hardware),
         ]
         if experiment == GUIDELINES:

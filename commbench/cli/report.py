@@ -89,7 +89,7 @@ def report(words: list[str]) -> int:
     folders = [Path(path) for path in options.paths if Path(path).is_dir()]
     readable = (run for path in folders for run in find_runs(path, ignore))
     runs = [run for run in readable if run.resolve() in read]
-    if results.cases["backend"].nunique() == 1:
+    if len({row.backend for row in results.rows}) == 1:
         sys.stdout.write(_own_tables(runs, options.benchmark, terminal))
     sys.stdout.write(report_text(listed, options.top, terminal))
     return 0

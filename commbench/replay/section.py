@@ -12,7 +12,6 @@ from commbench.report.plots import Bar, time_line
 from commbench.report.section import Figure, Section, Table
 from commbench.report.summary import Results
 from commbench.results.columns import grouped
-from commbench.results.load import row_dicts
 from commbench.results.run_folder import mapping_or_empty
 
 from .answer import ANSWERED, OPERATION_HEADS, answer_of, group_name
@@ -33,11 +32,10 @@ MEANING = (
 
 def replay_sections(results: Results) -> list[Section]:
     """One for each workload in a layout on a backend, in the order of the rows."""
-    rows = row_dicts(results.cases[results.cases["benchmark"] == REPLAY])
-    answered = [name for name in ANSWERED if name in results.cases]
+    rows = [row for row in results.rows if row.benchmark == REPLAY]
 
     def answer_key(row: Row) -> tuple[str, ...]:
-        return (sequence_name(str(row["workload"])), *(str(row[name]) for name in answered))
+        return (sequence_name(str(row["workload"])), *(str(row[name]) for name in ANSWERED))
 
     files = list(_workload_files(results))
     return [_section(key[0], own, files) for key, own in grouped(rows, answer_key).items()]

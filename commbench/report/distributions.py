@@ -3,7 +3,7 @@ the first call."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,9 @@ import numpy as np
 from commbench.analysis.cold_start import cold_start, counted_times, intervals_of
 from commbench.core.errors import CommbenchError
 from commbench.core.terminal import first_line
+from commbench.results.columns import grouped
 from commbench.results.load import frame_of, run_tables
+from commbench.results.row import Row
 from commbench.stats.series import Series
 
 from .summary import Results
@@ -53,28 +55,28 @@ class RawData:
 def read_raw_data(results: Results) -> RawData:
     """Raw tables of the newest runs that cover the cases; every limit that was met is in the
     notes."""
-    ok = results.cases[results.cases["status"] == "ok"]
+    ok = [row for row in results.rows if row.status == "ok"]
     chosen, left = _chosen_runs(results, ok)
     drawn = f"distributions are drawn for {MOST_DISTRIBUTIONS} of {MOST_DISTRIBUTIONS + left} cases"
     notes = [f"{drawn}, those of the newest runs"] if left else []
     distributions: dict[tuple[str, str], Launches] = {}
-    for run_id, cases in chosen:
+    for run_id, rows in chosen.items():
         folder = results.folders[run_id]
-        label = str(cases["label"].iloc[0] or "")
+        label = rows[0].label or ""
         try:
-            for case_id, times in times_by_case(folder, cases).items():
+            for case_id, times in times_by_case(folder, rows).items():
                 distributions.setdefault((case_id, label), []).append((run_id, times))
         except CommbenchError as error:
             notes.append(f"{folder}: samples left out: {error}")
-    soaks = ok[(ok["timing"] == "soak") & ok["run_id"].isin(list(results.folders))]
+    soaks = [row for row in ok if row.timing == "soak" and row.run_id in results.folders]
     if len(soaks) > MOST_SOAKS:
         others = len(soaks) - MOST_SOAKS
         notes.append(f"time lines are drawn for {MOST_SOAKS} soaks; {others} more have none")
-    time_lines = list(_soak_lines(results, soaks.head(MOST_SOAKS)))
+    time_lines = list(_soak_lines(results, soaks[:MOST_SOAKS]))
     ramps: dict[str, tuple[float, ...]] = {}
     try:
         if chosen:
-            cold = cold_start(*(results.folders[run_id] for run_id, _ in chosen))
+            cold = cold_start(*(results.folders[run_id] for run_id in chosen))
             by_backend = cold[cold["ramp_s"] > 0].groupby("backend")["ramp_s"]
             ramps = {str(backend): tuple(seconds.tolist()) for backend, seconds in by_backend}
     except (CommbenchError, KeyError, ValueError) as error:
@@ -82,7 +84,7 @@ def read_raw_data(results: Results) -> RawData:
     return RawData(distributions, time_lines, ramps, notes)
 
 
-def times_by_case(folder: Path, cases: pd.DataFrame) -> dict[str, Series]:
+def times_by_case(folder: Path, rows: Sequence[Row]) -> dict[str, Series]:
     """case_id -> seconds per operation of each measured repetition, for the cases of one run that
     have samples.
 
@@ -91,36 +93,37 @@ def times_by_case(folder: Path, cases: pd.DataFrame) -> dict[str, Series]:
     import pyarrow as pa
 
     columns = ("case_id", "repetition", "rank", "elapsed_ns")
-    wanted = [("phase", "==", "measure"), ("case_id", "in", cases["case_id"].tolist())]
+    wanted = [("phase", "==", "measure"), ("case_id", "in", [row.case_id for row in rows])]
     tables = run_tables(folder, "samples", columns, wanted)
     samples = dict(iter(pa.concat_tables(tables).to_pandas().groupby("case_id")))
     times = {}
-    for case in cases.to_dict("records"):
-        if case["case_id"] in samples:
-            table = samples[case["case_id"]].pivot(
+    for row in rows:
+        if row.case_id in samples:
+            table = samples[row.case_id].pivot(
                 index="repetition", columns="rank", values="elapsed_ns"
             )
-            sample_s = counted_times(case, table.to_numpy() * 1e-9, table.columns.to_numpy())
-            times[case["case_id"]] = sample_s / case["operations_per_sample"]
+            sample_s = counted_times(row, table.to_numpy() * 1e-9, table.columns.to_numpy())
+            times[row.case_id] = sample_s / (row.operations_per_sample or 1)
     return times
 
 
-def _chosen_runs(results: Results, ok: pd.DataFrame) -> tuple[list[tuple[str, pd.DataFrame]], int]:
+def _chosen_runs(results: Results, ok: Sequence[Row]) -> tuple[dict[str, list[Row]], int]:
     """The runs to read with their cases, of each case the newest MOST_DRAWN_LAUNCHES; how many
     cases are left out."""
     files = {run_id: folder / "samples.parquet" for run_id, folder in results.folders.items()}
-    readable = [
+    readable = {
         run_id
         for run_id, file in files.items()
         if file.is_file() and file.stat().st_size <= LARGEST_FILE
-    ]
-    wanted = ok[ok["run_id"].isin(readable) & (ok["timing"] != "soak")]
-    launches = wanted[::-1].groupby("case_id", sort=False).cumcount()
-    wanted = wanted.loc[launches[launches < MOST_DRAWN_LAUNCHES].index]
-    newest_last = wanted.drop_duplicates("case_id", keep="last")["case_id"]
-    drawn = set(newest_last.iloc[-MOST_DISTRIBUTIONS:])
-    runs = wanted[wanted["case_id"].isin(drawn)].groupby("run_id", sort=False)
-    return [(str(run_id), cases) for run_id, cases in runs], len(newest_last) - len(drawn)
+    }
+    newest_first = [row for row in ok[::-1] if row.run_id in readable and row.timing != "soak"]
+    launches = grouped(newest_first, lambda row: row.case_id)
+    kept = {id(row) for own in launches.values() for row in own[:MOST_DRAWN_LAUNCHES]}
+    wanted = [row for row in newest_first if id(row) in kept]
+    last = {row.case_id: at for at, row in enumerate(wanted)}
+    drawn = set(sorted(last, key=last.__getitem__)[-MOST_DISTRIBUTIONS:])
+    runs = grouped((row for row in wanted if row.case_id in drawn), lambda row: row.run_id)
+    return runs, len(last) - len(drawn)
 
 
 def _shown_columns(timed: pd.DataFrame) -> dict[str, str]:
@@ -130,15 +133,15 @@ def _shown_columns(timed: pd.DataFrame) -> dict[str, str]:
     return {"at_s": "min", "min_s": "min", "median_s": "median", "max_s": "max"}
 
 
-def _soak_lines(results: Results, soaks: pd.DataFrame) -> Iterator[tuple[RowId, pd.DataFrame]]:
+def _soak_lines(results: Results, soaks: Iterable[Row]) -> Iterator[tuple[RowId, pd.DataFrame]]:
     """The time line of each soak whose counters can be read, with at most MOST_POINTS rows."""
-    for run_id, case_id in soaks[["run_id", "case_id"]].itertuples(index=False):
+    for row in soaks:
         with suppress(CommbenchError):
             counters = run_tables(
-                results.folders[run_id], "counters", None, [("case_id", "==", case_id)]
+                results.folders[row.run_id], "counters", None, [("case_id", "==", row.case_id)]
             )
             table = intervals_of(frame_of(counters, "counters")).sort_values("t_ns")
             if len(table):
                 timed = table.assign(at_s=(table["t_ns"] - table["t_ns"].iloc[0]) * 1e-9)
                 bins = timed.groupby(np.arange(len(table)) // max(1, -(-len(table) // MOST_POINTS)))
-                yield (run_id, case_id), bins.agg(_shown_columns(timed))
+                yield (row.run_id, row.case_id), bins.agg(_shown_columns(timed))

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from commbench.analysis.cold_start import FULL_SPEED
 from commbench.analysis.documents import Compared, Document, experiment_of
 from commbench.analysis.exchange_quiz import QUIZ, quiz_answer
 from commbench.analysis.reference import UNITS, Point, Reference
-from commbench.core.states import Row
 from commbench.core.texts import size_text, span_text
 from commbench.core.units import format_factor, format_number, format_seconds, plural
 from commbench.results.columns import grouped
 from commbench.results.intervals import interval_note, marks_note
-from commbench.results.load import row_dicts
+from commbench.results.row import Row
 
 from .quantities import ALGBW, BUSBW, MEDIAN
 from .section import Section, Table
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 HEADS = ("ours", "published", "ours / published")
 QUANTITIES = {each.column: each.name for each in (MEDIAN, ALGBW, BUSBW)} | {
@@ -56,10 +52,10 @@ def document_sections(documents: Iterable[Document], hardware: Sequence[str]) ->
         )
 
 
-def quiz_sections(cases: pd.DataFrame, records: Iterable[Mapping[str, Any]]) -> Iterator[Section]:
+def quiz_sections(rows: Iterable[Row], records: Iterable[Mapping[str, Any]]) -> Iterator[Section]:
     """The answer of the MPI quiz, where runs of it are among these."""
     runs = [str(record.get("run_id")) for record in records if experiment_of(record) == QUIZ]
-    answer = quiz_answer(row_dicts(cases[cases["run_id"].isin(runs)]))
+    answer = quiz_answer([row for row in rows if row.run_id in runs])
     if answer:
         yield Section("The quiz", answer)
 

@@ -27,14 +27,13 @@ def page(summary: Summary, sections: Sequence[Section]) -> str:
 def _origin(summary: Summary) -> Iterator[str]:
     """When, where and under which label the runs were made."""
     records = summary.results.records
-    cases = summary.results.cases
     days = [str(record["started_at"])[:10] for record in records if record.get("started_at")]
     if days:
         yield span_text(days)
     hosts = list(dict.fromkeys(host for machine in summary.machines for host in machine.hosts))
     if hosts:
         yield f"{'hosts' if len(hosts) > 1 else 'host'} {', '.join(some_of(hosts, MOST_HOSTS))}"
-    labels = sorted({str(label) for label in cases["label"].dropna()} - {""})
+    labels = sorted({row.label for row in summary.results.rows if row.label})
     if labels:
         yield f"label {', '.join(labels)}"
 

@@ -17,11 +17,11 @@ import numpy as np
 
 from commbench.analysis.case_names import telling
 from commbench.analysis.slow_pairs import Matrix
-from commbench.core.states import Row, case_status
 from commbench.core.texts import limit_text, name_of, size_text
 from commbench.core.units import format_seconds, natural_key
 from commbench.core.variables import brought_along
 from commbench.results.columns import grouped
+from commbench.results.row import Measured
 from commbench.stats.interval import Interval
 
 from .distributions import Launches
@@ -159,13 +159,13 @@ def _linear_axis(
 class Curves:
     """`rows`: benchmark -> name of the line -> rows by size."""
 
-    rows: Mapping[str, Mapping[str, Sequence[Row]]]
+    rows: Mapping[str, Mapping[str, Sequence[Measured]]]
     colours: Colours
 
-    def of_benchmark(self, benchmark: str) -> list[Row]:
+    def of_benchmark(self, benchmark: str) -> list[Measured]:
         return [row for rows in self.rows[benchmark].values() for row in rows]
 
-    def drawn(self, benchmark: str) -> Iterator[tuple[str, Sequence[Row], str, Any]]:
+    def drawn(self, benchmark: str) -> Iterator[tuple[str, Sequence[Measured], str, Any]]:
         """The name, rows, colour and line style of the lines that are drawn.
 
         Where all lines of the page are more than there are styles, and two of these would look
@@ -179,13 +179,13 @@ class Curves:
             yield name, self.rows[benchmark][name], colour, line_style(dashes)
 
 
-def curves_of(lines: Iterable[tuple[str, Mapping[str, Sequence[Row]]]]) -> Curves:
+def curves_of(lines: Iterable[tuple[str, Mapping[str, Sequence[Measured]]]]) -> Curves:
     """The lines of the cases with a message: a barrier and the sequence of a replay have none."""
     moving = {
         benchmark: {
             name: sized
             for name, rows in by_name.items()
-            if (sized := [row for row in rows if row["message_bytes"]])
+            if (sized := [row for row in rows if row.message_bytes])
         }
         for benchmark, by_name in lines
     }
@@ -243,15 +243,17 @@ def _draw_known(axes: Axes, known: Sequence[KnownCurve]) -> list[float]:
 def share_of_limit(curves: Curves, benchmark: str) -> list[Figure]:
     """The share of the physical limit over size, where one is known."""
     rows = curves.of_benchmark(benchmark)
-    shares = [row["efficiency"] for row in rows if row["efficiency"]]
+    shares = [row.efficiency for row in rows if row.efficiency]
     if not shares:
         return []
     with _drawn(f"{benchmark}: share of the {limit_text(rows)}") as (axes, made):
         for name, every, colour, style in curves.drawn(benchmark):
-            known = [row for row in every if row["efficiency"] is not None]
+            known = [
+                (row.message_bytes, row.efficiency) for row in every if row.efficiency is not None
+            ]
             axes.plot(
-                [row["message_bytes"] for row in known],
-                [row["efficiency"] for row in known],
+                [size for size, _ in known],
+                [share for _, share in known],
                 "o",
                 linestyle=style,
                 markersize=4,
@@ -259,17 +261,17 @@ def share_of_limit(curves: Curves, benchmark: str) -> list[Figure]:
                 label=name,
             )
         axes.axhline(1.0, color="black", linestyle=":", linewidth=1)
-        _log_axis(axes.xaxis, [row["message_bytes"] for row in rows], bytes_text, "message")
+        _log_axis(axes.xaxis, [row.message_bytes for row in rows], bytes_text, "message")
         _linear_axis(axes.yaxis, max(*shares, 1.0), percent_text, "share of the limit")
     return made
 
 
-def _points(rows: Sequence[Row], quantity: Quantity) -> Any:
+def _points(rows: Sequence[Measured], quantity: Quantity) -> Any:
     """Size, value and both ends of the interval of each row [4, rows]; NaN where there is none."""
     points = []
     for row in rows:
         interval = quantity.of(row) or UNKNOWN
-        points.append((float(row["message_bytes"]), interval.value, *interval.ends))
+        points.append((float(row.message_bytes), interval.value, *interval.ends))
     return np.array(points).T
 
 
@@ -280,25 +282,23 @@ def by_layout(curves: Curves) -> list[Figure]:
     """Times by layout at the smallest and the largest size that two layouts share."""
     figures: list[Figure] = []
     for benchmark in curves.rows:
-        by_size = grouped(curves.of_benchmark(benchmark), lambda row: int(row["message_bytes"]))
-        shared = [
-            size for size, alike in by_size.items() if len({row["layout"] for row in alike}) > 1
-        ]
+        by_size = grouped(curves.of_benchmark(benchmark), lambda row: row.message_bytes)
+        shared = [size for size, alike in by_size.items() if len({row.layout for row in alike}) > 1]
         for size in sorted({min(shared), max(shared)}) if shared else []:
             title = f"{benchmark}, {size_text(size)}: time by layout"
             figures += _of_layouts(title, by_size[size][:MOST_LAYOUT_POINTS], curves.colours)
     return figures
 
 
-def _of_layouts(title: str, rows: Sequence[Row], colours: Colours) -> list[Figure]:
-    layouts = sorted({str(row["layout"]) for row in rows}, key=natural_key)
+def _of_layouts(title: str, rows: Sequence[Measured], colours: Colours) -> list[Figure]:
+    layouts = sorted({row.layout for row in rows}, key=natural_key)
     told = [name for name in telling(rows) if name not in ("layout", *brought_along("layout"))]
     by_name = grouped(rows, lambda row: name_of(row, told))
     with _drawn(title) as (axes, made):
         for number, (name, own) in enumerate(by_name.items()):
             beside = (number - (len(by_name) - 1) / 2) * min(0.12, 0.8 / len(by_name))
             intervals = [MEDIAN.of(row) or UNKNOWN for row in own]
-            at = [layouts.index(row["layout"]) + beside for row in own]
+            at = [layouts.index(row.layout) + beside for row in own]
             middle = [interval.value for interval in intervals]
             below = [each.value - each.low if each.is_known else 0.0 for each in intervals]
             above = [each.high - each.value if each.is_known else 0.0 for each in intervals]
@@ -307,7 +307,7 @@ def _of_layouts(title: str, rows: Sequence[Row], colours: Colours) -> list[Figur
         axes.set_xticks(range(len(layouts)), labels=layouts)
         axes.set_xlim(-0.5, len(layouts) - 0.5)
         axes.set_xlabel("layout (nodes x ranks per node)")
-        _log_axis(axes.yaxis, [row["median_s"] for row in rows], seconds_text, TIME)
+        _log_axis(axes.yaxis, [row.median_s for row in rows], seconds_text, TIME)
     return made
 
 
@@ -355,8 +355,7 @@ def pair_matrix(matrix: Matrix, name: str) -> list[Figure]:
             x = place[pair[1]]
             y = place[pair[0]]
             if len(ranks) <= LARGEST_WITH_NUMBERS:
-                ok = case_status(row) == "ok"
-                text = matrix.number(pair) if ok else str(row["status"])[:4]
+                text = matrix.number(pair) if row.status == "ok" else row.status[:4]
                 axes.annotate(text, (x, y), ha="center", va="center", fontsize=7)
             if pair in matrix.slow:
                 axes.plot(x, y, "s", markersize=22, markerfacecolor="none", color="black")

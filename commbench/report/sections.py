@@ -13,16 +13,16 @@ import numpy as np
 from commbench.analysis.best import BEST_CELLS, best_rows
 from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
+from commbench.analysis.combined_row import Combined
 from commbench.analysis.group_gains import GAIN_HEADS, GAIN_MEANING, group_gains
 from commbench.analysis.layers import layers_of
 from commbench.analysis.overlaps import OVERLAP_HEADS, OVERLAP_MEANING
 from commbench.analysis.slow_pairs import CLASSES, Matrix
 from commbench.core.layout import pairs_text
-from commbench.core.states import Row
 from commbench.core.texts import message_text
 from commbench.core.units import format_seconds, natural_key, plural
 from commbench.results.flags import warnings_of
-from commbench.results.load import row_dicts
+from commbench.results.row import Row
 
 from . import plots
 from .compare_text import AbResult, comparison_cells
@@ -65,7 +65,7 @@ def sections(summary: Summary, raw: RawData, more: Iterable[Section] = ()) -> li
         _answers(summary),
         more,
         map(_comparison, summary.results.comparisons),
-        quiz_sections(summary.results.cases, summary.results.records),
+        quiz_sections(summary.results.rows, summary.results.records),
         document_sections(summary.documents, summary.hardware),
         _pairs(summary),
         _figures(summary, raw),
@@ -137,7 +137,7 @@ def _figures(summary: Summary, raw: RawData) -> Iterator[Section]:
         yield _drawn(
             "Time to full speed of fresh connections", partial(plots.full_speed, reached_s)
         )
-    if summary.combined.cases["layout"].nunique() > 1:
+    if len({row.layout for row in summary.combined.rows}) > 1:
         yield _drawn("Layouts (nodes x ranks per node)", partial(plots.by_layout, curves))
     every = (row for benchmark in curves.rows for row in curves.of_benchmark(benchmark))
     for layers in layers_of(every)[:MOST_LAYERS]:
@@ -151,7 +151,7 @@ def _drawn(title: str, figures: partial[list[Figure]]) -> Section:
 def _over_time(summary: Summary, raw: RawData) -> list[Figure]:
     titles = _row_titles(summary, [each for each, _ in raw.time_lines])
     figures = []
-    rows = {_row_id(row): row for row in row_dicts(summary.results.cases)}
+    rows = {_row_id(row): row for row in summary.results.rows}
     for each, line in raw.time_lines:
         row = rows[each]
         known = soak_curves(summary.documents, row)
@@ -159,7 +159,7 @@ def _over_time(summary: Summary, raw: RawData) -> list[Figure]:
             figures += plots.stream(titles[each], line, repetition_bytes(row), known)
         else:
             title = f"{titles[each]}: median and range of each interval"
-            figures += plots.soak(title, line, times_of(known, row["message_bytes"]))
+            figures += plots.soak(title, line, times_of(known, row.message_bytes))
     return figures
 
 
@@ -232,8 +232,7 @@ def _checks(summary: Summary) -> Iterator[Section]:
     yield Section("Performance guidelines", summary.guideline_lines)
     overlaps = table(OVERLAP_HEADS, summary.overlaps)
     yield Section("Communication beside computation", tables=overlaps, notes=[OVERLAP_MEANING])
-    cases = summary.results.cases
-    gains = group_gains(row_dicts(cases[cases["groups"].notna()]))
+    gains = group_gains(summary.results.rows)
     cells = table(GAIN_HEADS, (gain.cells() for gain in gains))
     yield Section("Groups at once", tables=cells, notes=[GAIN_MEANING])
     normal = [reference_note(summary.judged)]
@@ -264,8 +263,7 @@ def _references(summary: Summary) -> list[Table]:
 
 def _origins(summary: Summary) -> Iterator[Section]:
     """Flags, what was not measured, and the machines."""
-    cases = summary.results.cases
-    measured = row_dicts(cases.loc[cases["status"] == "ok", ["warnings"]])
+    measured = (row for row in summary.results.rows if row.status == "ok")
     counts = Counter(flag for row in measured for flag in sorted(warnings_of(row)))
     flags = [(name, count, *flag_named(name)) for name, count in counts.most_common()]
     yield Section("Flags", tables=table(FLAG_HEADS, flags))
@@ -353,48 +351,46 @@ def _distributions(summary: Summary, raw: RawData) -> list[Figure]:
 
 
 def _row_id(row: Row) -> RowId:
-    return str(row["run_id"]), str(row["case_id"])
+    return row.run_id, row.case_id
 
 
 def _row_titles(summary: Summary, wanted: Sequence[RowId]) -> Mapping[RowId, str]:
     """The names of these rows; of several launches of a case with trial and run."""
-    cases = summary.results.cases
-    every = row_dicts(cases[cases["case_id"].isin([case_id for _, case_id in wanted])])
-    by_id = {_row_id(row): row for row in every}
+    by_id = {_row_id(row): row for row in summary.results.rows}
     rows = without_shared([by_id[each] for each in wanted])
     names = case_names(rows)
     counts = Counter(names)
-    backends = {str(row["backend"]) for row in rows}
+    backends = {row.backend for row in rows}
     only = f"{backends.pop()}, " if len(backends) == 1 else ""
     titles = {}
     for each, name, row in zip(wanted, names, rows, strict=True):
-        launch = f", trial {row['trial']} of run {row['run_id']}" if counts[name] > 1 else ""
+        launch = f", trial {row.trial} of run {row.run_id}" if counts[name] > 1 else ""
         titles[each] = f"{only}{name}{launch}"
     return titles
 
 
 def _case_title(summary: Summary, row: Row) -> str:
-    pair = f", ranks {row['pair']}" if row["pair"] and len(row["pair"]) < 20 else ""
-    size = message_text(row["message_bytes"])
-    return f"{row['benchmark']} {size}, {summary.combined.name(row, without=('pair',))}{pair}"
+    pair = f", ranks {row.pair}" if row.pair and len(row.pair) < 20 else ""
+    size = message_text(row.message_bytes)
+    return f"{row.benchmark} {size}, {summary.combined.name(row, without=('pair',))}{pair}"
 
 
 def _case_rows(summary: Summary) -> list[tuple[str, ...]]:
     combined = summary.combined
 
-    def place(row: Row) -> tuple[object, ...]:
+    def place(row: Combined) -> tuple[object, ...]:
         others = combined.name(row, without=("pair", "window"))
-        texts = (row["benchmark"], row["backend"], row["layout"], others)
-        return (*map(natural_key, texts), row["message_bytes"] or 0)
+        texts = (row.benchmark, row.backend, row.layout, others)
+        return (*map(natural_key, texts), row.message_bytes)
 
     return [
         (
             _case_title(summary, row),
             text_with_unit(row, MEDIAN),
             text_with_unit(row, quoted([row])[-1]) if has_bandwidth(row) else "-",
-            f"{row['limit_gb_per_s']:.3g}" if row["limit_gb_per_s"] else "-",
-            " ".join(row["warnings"] or ()),
-            str(int(row["runs"])),
+            f"{row.limit_gb_per_s:.3g}" if row.limit_gb_per_s else "-",
+            " ".join(row.warnings),
+            str(row.runs),
         )
         for row in sorted(combined.rows, key=place)
     ]

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from commbench.analysis.best import CHOSEN_SETTINGS
 from commbench.analysis.case_names import case_names, without_shared
-from commbench.analysis.cold_start import (
-    FULL_SPEED,
-    stabilities,
-    stored_intervals,
-    until_full_speed,
-)
-from commbench.analysis.combined import COMBINED, VISIT_COLUMNS, CombinedCases, combine_runs
+from commbench.analysis.cold_start import stabilities, stored_intervals, until_full_speed
+from commbench.analysis.combined import CombinedCases, combine_runs
+from commbench.analysis.combined_row import COMBINED, Combined
 from commbench.analysis.disturbances import JUDGED, disturbances_text
 from commbench.analysis.documents import Document, documents
 from commbench.analysis.effective_settings import settings_texts
@@ -30,13 +27,13 @@ from commbench.analysis.reference import references
 from commbench.analysis.slow_pairs import UNUSABLE, Matrix, findings, matrices, told_once
 from commbench.analysis.symmetric_pairs import symmetry_text
 from commbench.core.errors import ConfigError
-from commbench.core.states import Row, case_status
 from commbench.core.units import format_number, format_seconds, plural
 from commbench.core.variables import MAPS, NAMES
 from commbench.results.columns import grouped
 from commbench.results.flags import is_bound, warnings_of
 from commbench.results.intervals import interval_note, interval_of
-from commbench.results.load import Paths, frame_of, read_cases, row_dicts
+from commbench.results.load import Paths, newest_rows, read_cases
+from commbench.results.row import Row
 from commbench.results.table_files import NEEDED
 from commbench.stats.thresholds import FAR_FROM_NORMAL
 
@@ -45,9 +42,6 @@ from .quantities import has_bandwidth
 from .stability import stability_sentences
 from .streams import RAMP, bit_unit, is_stream_soak, slow_start_text, stream_sentences
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 OF_SAMPLES = ("headline", "operations_per_sample", "block_k")  # what their times are of
 REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
     dict.fromkeys(
@@ -55,7 +49,9 @@ REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
             *NAMES,
             *NEEDED["cases"],
             *COMBINED,
-            *VISIT_COLUMNS,
+            "label",
+            "visit_medians_s",
+            "visit_launches",
             *OF_SAMPLES,
             *JUDGED,
             *RAMP,
@@ -69,27 +65,29 @@ REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
     )
 )
 MOST_SENTENCES = 6
+NO_REASON = "no reason given"
 RIGOROUS = "timing=rigorous"
 OF_ONE_RUN = ("timing=", "timing.", "trial=", "seed=", "output=")  # overrides
 MOST_PAIR_ROWS = 40_000
 MOST_MATRIX_RUNS = 12
 LEAST_MATRIX_PAIRS = 3  # a case with more pairs is shown as a matrix
 FINDING_TITLES = {"rank": "Slow rank", "slow": "Slow link", "asymmetric": "Link with two speeds"}
-MATRIX_KEY = ["run_id", *(name for name in NAMES if name not in ("pair", "elements", *MAPS))]
+MATRIX_KEY = ("run_id", *(name for name in NAMES if name not in ("pair", "elements", *MAPS)))
+_matrix_key = attrgetter(*MATRIX_KEY)
 LOST_HEADS = ("status", "cases", "reason", "which")
 GROUP_HEADS = ("backend", "library", "layouts", "world", "CUDA IPC", "timing", "runs", "labels")
 
 
 @dataclass(frozen=True)
 class Results:
-    """`cases` has REPORT_COLUMNS and the newer of two attempts at a case; `problems` says what was
-    left out, and why.
+    """`rows` have REPORT_COLUMNS, and are the newer of two attempts at a case; `problems` says what
+    was left out, and why.
 
     `records`: the run.json of each run; `folders`: run_id -> folder, where raw tables can be read;
     `comparisons`: of the folders of `commbench ab`.
     """
 
-    cases: pd.DataFrame
+    rows: Sequence[Row]
     records: tuple[Mapping[str, Any], ...]
     folders: Mapping[str, Path]
     problems: tuple[str, ...]
@@ -103,9 +101,9 @@ class Results:
         return bool(sides) and all(any(map(run.is_relative_to, sides)) for run in runs)
 
     @property
-    def of_operations(self) -> pd.DataFrame:
+    def of_operations(self) -> list[Row]:
         """The cases without those of an overlap, whose times are of more than an operation."""
-        return self.cases[self.cases["timed"].isna()]
+        return [row for row in self.rows if row.timed is None]
 
 
 def read_results(paths: Sequence[Paths], benchmark: str | None = None) -> Results:
@@ -117,14 +115,11 @@ def read_results(paths: Sequence[Paths], benchmark: str | None = None) -> Result
         raise ConfigError(
             f"nothing to report: {reasons}; give a folder with runs or a parquet file of cases"
         )
-    cases = frame_of([source.cases for source in sources])
-    if benchmark is not None:
-        measured = ", ".join(sorted(cases["benchmark"].unique()))
-        cases = cases[cases["benchmark"] == benchmark].reset_index(drop=True)
-        if not len(cases):
-            raise ConfigError(
-                f"--benchmark {benchmark} is not in these results; they have: {measured}"
-            )
+    every = newest_rows(source.cases for source in sources)
+    rows = [row for row in every if benchmark in (None, row.benchmark)]
+    if not rows:
+        measured = ", ".join(sorted({row.benchmark for row in every}))
+        raise ConfigError(f"--benchmark {benchmark} is not in these results; they have: {measured}")
     records = tuple(
         record for source in sources for record in source.records or ({"run_id": source.path.stem},)
     )
@@ -134,13 +129,13 @@ def read_results(paths: Sequence[Paths], benchmark: str | None = None) -> Result
         if source.path.is_dir()
     }
     comparisons, left_out = read_ab_results(paths, benchmark)
-    return Results(cases, records, folders, (*problems, *left_out), tuple(comparisons))
+    return Results(rows, records, folders, (*problems, *left_out), tuple(comparisons))
 
 
 def counts_text(results: Results) -> str:
     """6 cases of 1 run."""
     return (
-        f"{plural(len(results.cases), 'case', 'cases')} of"
+        f"{plural(len(results.rows), 'case', 'cases')} of"
         f" {plural(len(results.records), 'run', 'runs')}"
     )
 
@@ -169,7 +164,7 @@ class Summary:
     def unfinished(self) -> list[str]:
         """A sentence for each run that did not come to its end."""
         read = self.results
-        return unfinished_sentences(read.cases, read.records, read.folders, self.is_measured_into)
+        return unfinished_sentences(read.rows, read.records, read.folders, self.is_measured_into)
 
     @functools.cached_property
     def combined(self) -> CombinedCases:
@@ -177,38 +172,38 @@ class Summary:
         operations = self.results.of_operations
         # of a comparison the verdicts are the answer, not a choice between its sides
         settings = () if self.results.are_all_compared else CHOSEN_SETTINGS
-        return combine_runs(operations[operations["timing"] != "soak"], settings)
+        return combine_runs([row for row in operations if row.timing != "soak"], settings)
 
     @functools.cached_property
     def soaks(self) -> CombinedCases:
         """The soaks but those of many pairs, which are matrices, each over all of its launches."""
-        cases = self.results.cases
-        soaks = cases[cases["timing"] == "soak"]
-        return combine_runs(soaks.drop(several_pairs(soaks, LEAST_MATRIX_PAIRS).index))
+        soaks = [row for row in self.results.rows if row.timing == "soak"]
+        in_matrices = set(map(id, several_pairs(soaks, LEAST_MATRIX_PAIRS)))
+        return combine_runs([row for row in soaks if id(row) not in in_matrices])
 
     @functools.cached_property
     def matrices(self) -> list[Matrix]:
         """Of the newest runs, with more than LEAST_MATRIX_PAIRS pairs of a case."""
-        many = several_pairs(self.results.cases, LEAST_MATRIX_PAIRS)
-        runs = many["run_id"].drop_duplicates().iloc[-MOST_MATRIX_RUNS:]
+        many = several_pairs(self.results.rows, LEAST_MATRIX_PAIRS)
+        runs = [*dict.fromkeys(row.run_id for row in many)][-MOST_MATRIX_RUNS:]
         return sorted(
-            matrices(row_dicts(many[many["run_id"].isin(runs)])),
+            matrices([row for row in many if row.run_id in runs]),
             key=lambda matrix: (
-                str(matrix.run_id),
-                matrix.shared["benchmark"],
-                matrix.shared["message_bytes"],
+                matrix.run_id,
+                matrix.shared.benchmark,
+                matrix.shared.message_bytes,
             ),
         )
 
     @functools.cached_property
     def pairs(self) -> Sequence[Row]:
         """The cases among which slow pairs are looked for."""
-        return row_dicts(several_pairs(self.results.cases, 1).head(MOST_PAIR_ROWS))
+        return several_pairs(self.results.rows, 1)[:MOST_PAIR_ROWS]
 
     @functools.cached_property
     def unjudged_pairs(self) -> str:
         """Why links can't be judged: most of their cases say nothing about one; else empty."""
-        warnings = [warnings_of(row) for row in self.pairs if case_status(row) == "ok"]
+        warnings = [warnings_of(row) for row in self.pairs if row.status == "ok"]
         unusable = [names & UNUSABLE for names in warnings if names & UNUSABLE]
         if 2 * len(unusable) <= len(warnings):
             return ""
@@ -219,7 +214,7 @@ class Summary:
 
     @functools.cached_property
     def lost(self) -> list[Lost]:
-        return lost_cases(self.results.cases)
+        return lost_cases(self.results.rows)
 
     @functools.cached_property
     def machines(self) -> list[Machine]:
@@ -228,22 +223,21 @@ class Summary:
     @functools.cached_property
     def hardware(self) -> list[str]:
         """Texts that describe the machines, and the labels of the runs."""
-        labels = self.results.cases["label"].dropna().unique().tolist()
-        return [*(machine.text for machine in self.machines), *map(str, labels)]
+        labels = dict.fromkeys(row.label for row in self.results.rows if row.label is not None)
+        return [*(machine.text for machine in self.machines), *labels]
 
     @functools.cached_property
     def judged(self) -> list[Judged]:
         """The cases, also of soaks, that have a known value."""
-        operations = self.results.of_operations
-        soaks = operations[operations["timing"] == "soak"]
+        soaks = [row for row in self.results.of_operations if row.timing == "soak"]
         bound = {str(record.get("run_id")) for record in self.results.records if is_bound(record)}
-        wholes = [self.combined.whole, *([combine_runs(soaks).whole] if len(soaks) else [])]
+        wholes = [self.combined.whole, combine_runs(soaks).whole]
         return [each for whole in wholes for each in judge(whole, self.hardware, bound)]
 
     @functools.cached_property
     def documents(self) -> list[Document]:
         """Of the experiments among the runs."""
-        return documents(self.results.cases, self.results.records, self.results.folders)
+        return documents(self.results.rows, self.results.records, self.results.folders)
 
     @functools.cached_property
     def groups(self) -> list[tuple[str, ...]]:
@@ -258,8 +252,7 @@ class Summary:
     @functools.cached_property
     def overlaps(self) -> list[tuple[str, ...]]:
         """Cells below OVERLAP_HEADS."""
-        cases = self.results.cases
-        return overlap_cells(overlap_results(row_dicts(cases[cases["timed"].notna()])))
+        return overlap_cells(overlap_results(self.results.rows))
 
     def verdicts(self) -> list[str]:
         """What each comparison of `commbench ab` says."""
@@ -268,10 +261,9 @@ class Summary:
     @functools.cached_property
     def matrix_names(self) -> Mapping[Matrix, str]:
         """`tcp p2p_bandwidth 1x4 256 KiB`: each with what tells it from the others."""
-        one_row = [{**next(iter(each.rows.values())), "pair": None} for each in self.matrices]
-        rows = without_shared(one_row)
+        rows = without_shared([each.shared for each in self.matrices])
         names = zip(self.matrices, rows, case_names(rows), strict=True)
-        return {matrix: f"{row['backend']} {name}" for matrix, row, name in names}
+        return {matrix: f"{row.backend} {name}" for matrix, row, name in names}
 
     def symmetry(self) -> list[str]:
         """Whether the two directions of the pairs are equally fast, and their first seconds."""
@@ -320,7 +312,7 @@ class Summary:
                 f"Cases with several runs (up to {self._most_runs}) show the median of the runs and"
                 f" the widest of their intervals, not one over launches{several}."
             )
-        elif self.combined.cases["launches"].max() == 1:
+        elif max(row.launches for row in self.combined.rows) == 1:
             yield (
                 "Each case was measured in one launch, so its interval does not cover differences"
                 f" between launches{several}."
@@ -328,7 +320,7 @@ class Summary:
 
     @property
     def _is_rigorous(self) -> bool:
-        return set(self.combined.cases["timing"]) <= {"rigorous"}
+        return all(row.timing == "rigorous" for row in self.combined.rows)
 
     @functools.cached_property
     def again(self) -> str:
@@ -340,7 +332,7 @@ class Summary:
     def _without_choice(self) -> Iterator[str]:
         if not self._most_runs or self.combined.best or self.results.are_all_compared:
             return
-        labels = sorted({str(label) or "none" for label in self.combined.cases["label"]})
+        labels = sorted({row.label or "none" for row in self.combined.rows})
         under = f" under one label (labels: {', '.join(labels)})" if len(labels) > 1 else ""
         no_two = f"no two were measured at the same size{under}"
         yield f"No backends or layouts can be compared: {no_two}."
@@ -359,13 +351,13 @@ class Summary:
 
     def disturbances(self) -> str:
         """What made them uncertain."""
-        rows = row_dicts(self.results.cases[list(JUDGED)])
-        return disturbances_text(self.results.records, rows)
+        return disturbances_text(self.results.records, self.results.rows)
 
     def full_speed_s(self) -> list[float]:
         """Of each stream: until the end of its first interval at full speed."""
-        reached = row_dicts(self.results.cases[["run_id", FULL_SPEED]].dropna())
-        return [row[FULL_SPEED] for row in until_full_speed(reached, self.results.records)]
+        soaks = [row for row in self.results.rows if row.full_speed_s is not None]
+        reached = until_full_speed(soaks, self.results.records)
+        return [row.full_speed_s for row in reached if row.full_speed_s is not None]
 
     @functools.cached_property
     def soak_sentences(self) -> list[str]:
@@ -374,11 +366,11 @@ class Summary:
 
     def settings(self) -> list[str]:
         """Those with which the runs measured."""
-        return settings_texts(self.results.records, set(self.results.cases["benchmark"]))
+        return settings_texts(self.results.records, {row.benchmark for row in self.results.rows})
 
     def left_out(self) -> list[str]:
         """What is not in the figures and answers, and why."""
-        apart = len(self.combined.cases) - len(self.combined.shown)
+        apart = len(self.combined.rows) - len(self.combined.shown)
         beside = (
             f"{plural(apart, 'case', 'cases')} simulated or of one rank, beside measured ones of"
             " several"
@@ -424,7 +416,7 @@ class Summary:
 
     @property
     def _most_runs(self) -> int:
-        return int(self.combined.cases["runs"].max()) if len(self.combined.cases) else 0
+        return max((row.runs for row in self.combined.rows), default=0)
 
     def _slow_links(self) -> Iterator[str]:
         if self.unjudged_pairs:
@@ -465,10 +457,13 @@ def rigorous_command(overrides: Sequence[Any]) -> str:
     return f"commbench -m {shlex.join([f'{keys.pop()}={values}', *shared, RIGOROUS])}"
 
 
-def several_pairs(cases: pd.DataFrame, least: int) -> pd.DataFrame:
+def several_pairs(rows: Iterable[Row], least: int) -> list[Row]:
     """The cases of one pair each, where more than `least` pairs were measured alike."""
-    single = cases[cases["pair"].notna() & ~cases["pair"].str.contains(" ", na=False)]
-    return single[single.groupby(MATRIX_KEY, dropna=False)["pair"].transform("nunique") > least]
+    single = [row for row in rows if row.pair is not None and " " not in row.pair]
+    pairs: dict[tuple[object, ...], set[str | None]] = {}
+    for row in single:
+        pairs.setdefault(_matrix_key(row), set()).add(row.pair)
+    return [row for row in single if len(pairs[_matrix_key(row)]) > least]
 
 
 def first_second_text(matrix: Matrix) -> str:
@@ -477,38 +472,36 @@ def first_second_text(matrix: Matrix) -> str:
     return slow_start_text(streams, bit_unit(streams))
 
 
-def soak_sentences(rows: Sequence[Row]) -> list[str]:
+def soak_sentences(rows: Sequence[Combined]) -> list[str]:
     """A sentence for each soak; of a latency with the round trip, as other tools count it."""
     lines = stream_sentences(list(filter(is_stream_soak, rows)))
     for row, name in zip(rows, case_names(rows), strict=True):
         if is_stream_soak(row):
             continue
-        where = f"{row['backend']} {row['engine']}"
-        rate = f", {format_number(row['algbw_gb_per_s'])} GB/s" if has_bandwidth(row) else ""
-        slow = f"; 99 % take at most {format_seconds(row['p99_s'])}" if row["p99_s"] else ""
+        where = f"{row.backend} {row.engine}"
+        rate = f", {format_number(row.algbw_gb_per_s)} GB/s" if has_bandwidth(row) else ""
+        slow = f"; 99 % take at most {format_seconds(row.p99_s)}" if row.p99_s else ""
         interval = interval_of(row)
         median = "-" if interval is None else interval.text(format_seconds)
         trip = ""
-        if row["benchmark"] == "p2p_latency":
-            trip = f" (round trip {format_seconds(2 * row['median_s'])})"
-        runs = f"; median of {row['runs']} launches" if row["runs"] > 1 else ""
+        if row.benchmark == "p2p_latency":
+            trip = f" (round trip {format_seconds(2 * row.median_s)})"
+        runs = f"; median of {row.runs} launches" if row.runs > 1 else ""
         lines.append(f"Soak of {name}, {where}: median {median}{trip}{rate}{slow}{runs}.")
     return lines
 
 
-def lost_cases(cases: pd.DataFrame) -> list[Lost]:
+def lost_cases(rows: Iterable[Row]) -> list[Lost]:
     """Cases without a number by status and reason, the most serious status and the most frequent
     reason first."""
-    rows = cases[cases["status"] != "ok"]
+    without = (row for row in rows if row.status != "ok")
+    groups = grouped(without, lambda row: (row.status, row.reason or NO_REASON))
     lost = []
-    for (status, reason), group in rows.groupby(
-        ["status", rows["reason"].fillna("no reason given")], sort=False
-    ):
-        names = (
-            (group["benchmark"] + " " + group["backend"] + " " + group["layout"]).head(200).unique()
-        )
+    for (status, reason), group in groups.items():
+        places = (f"{row.benchmark} {row.backend} {row.layout}" for row in group[:200])
+        names = [*dict.fromkeys(places)]
         text = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
-        lost.append(Lost(str(status), len(group), str(reason), text))
+        lost.append(Lost(status, len(group), reason, text))
     order = {"invalid": 0, "failed": 1, "skipped": 2}
     return sorted(lost, key=lambda group: (order.get(group.status, 0), -group.cases))
 

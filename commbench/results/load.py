@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +23,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.errors import CommbenchError, ConfigError, Unreadable, no_permission
-from commbench.core.states import Phase, headline_of
+from commbench.core.states import Phase
 from commbench.core.terminal import first_line
 from commbench.core.variables import NAMES
 
 from .columns import TABLES, check_version, row_order
 from .jsonl import is_json
-from .row import Row, row_of
+from .row import Row, column_values, stored_row
 from .run_folder import PARTS, RECORD, file_bytes, walk
-from .table_files import Columns, Damaged, json_table, read_table, schema_of, why_unread
+from .table_files import Columns, Damaged, json_table, read_table, schema_of, table_of, why_unread
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,6 +117,22 @@ def read_rows(
 ) -> pd.DataFrame:
     """The rows that commbench.load returns, with lists and maps as they are stored and NaN for
     null; raises like it."""
+    return frame_of(_read_tables(paths, table, skip_damaged, columns, where), table)
+
+
+def read_case_rows(paths: Iterable[Paths]) -> list[Row]:
+    """The cases that commbench.load returns, in the order of the files; raises like it."""
+    return newest_rows(_read_tables(paths))
+
+
+def _read_tables(
+    paths: Iterable[Paths],
+    table: str = "cases",
+    skip_damaged: bool = False,
+    columns: Columns = None,
+    where: Any = None,
+) -> list[Any]:
+    """At least one pyarrow table."""
     tables = []
 
     def leave_out(error: Damaged) -> None:
@@ -123,7 +140,7 @@ def read_rows(
             raise Unreadable(
                 f"{error}; move it away, or use the rest with load(..., skip_damaged=True)"
             ) from error
-        warnings.warn(f"{error}; it is left out", stacklevel=5)
+        warnings.warn(f"{error}; it is left out", stacklevel=6)
 
     for source in find_sources(paths, table, leave_out):
         try:
@@ -135,7 +152,7 @@ def read_rows(
             leave_out(error)
         if source.is_dir():  # also without its record: each file names its schema version
             tables += run_tables(source, table, columns, where, leave_out)
-    return frame_of(tables or [schema_of(table, columns).empty_table()], table)
+    return tables or [schema_of(table, columns).empty_table()]
 
 
 def find_sources(
@@ -328,12 +345,24 @@ def _run_records(metadata: Mapping[bytes, bytes]) -> list[dict[str, Any]]:
 
 
 def rows_of_table(table: Any) -> list[Row]:
-    """The rows of a pyarrow table of cases."""
-    columns = [column.to_pylist() for column in table.columns]
-    return [
-        row_of(dict(zip(table.column_names, values, strict=True)))
-        for values in zip(*columns, strict=True)
-    ]
+    """The rows of a pyarrow table of cases; columns that it lacks have their defaults."""
+    columns = {
+        name: column_values(name, column.to_pylist())
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    }
+    return list(map(partial(stored_row, columns), zip(*columns.values(), strict=True)))
+
+
+def rows_of_frame(cases: pd.DataFrame) -> list[Row]:
+    """The rows of a user's data frame; raises CommbenchError where it is not one of cases."""
+    return rows_of_table(table_of(cases)) if len(cases) else []
+
+
+def newest_rows(tables: Iterable[Any]) -> list[Row]:
+    """The rows of tables of cases, of which a later one replaces the same row of an earlier one."""
+    rows = [row for table in tables for row in rows_of_table(table)]
+    last = {(row.run_id, row.case_id): at for at, row in enumerate(rows)}
+    return [rows[at] for at in sorted(last.values())]
 
 
 def frame_of(tables: Sequence[Any], table: str = "cases") -> pd.DataFrame:
@@ -347,13 +376,13 @@ def frame_of(tables: Sequence[Any], table: str = "cases") -> pd.DataFrame:
     return frame.drop_duplicates(ROW_KEYS[table], keep="last", ignore_index=True)
 
 
-def counting_ranks(case: Mapping[Any, Any], ranks: NDArray[np.int64]) -> NDArray[np.bool_]:
+def counting_ranks(case: Row, ranks: NDArray[np.int64]) -> NDArray[np.bool_]:
     """A mask of the ranks [n] whose clocks count, by the column `headline`: a repetition takes as
     long as the slowest of them measured."""
-    if headline_of(case) == "max_over_ranks":
+    if case.headline == "max_over_ranks":
         return np.full(ranks.size, True)
-    end = 1 if headline_of(case) == "receiver" else 0
-    return np.isin(ranks, [int(pair.split("-")[end]) for pair in case["pair"].split()])
+    end = 1 if case.headline == "receiver" else 0
+    return np.isin(ranks, [int(pair.split("-")[end]) for pair in (case.pair or "").split()])
 
 
 def in_table_order(cases: pd.DataFrame) -> pd.DataFrame:

@@ -7,7 +7,7 @@ its value in measure/rows.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from datetime import datetime
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -173,8 +173,8 @@ class Row(Variables, Mapping[str, Any]):
         "confidence level of the interval, such as 0.95, or 0.75 for 3 visits"
     )
     visits: int | None = result(
-        "measurements of the case across the run; median_s is their median, over launches that of the"
-        " launches'"
+        "measurements of the case across the run; median_s is their median, over launches that of"
+        " the launches'"
     )
     visit_spread: float | None = result("largest over smallest median of the visits")
     visits_s: float | None = result(
@@ -256,6 +256,25 @@ def row_of(values: Mapping[str, Any]) -> Row:
     return (Measured if is_measured else Row)(**typed)
 
 
+def column_values(name: str, values: Iterable[Any]) -> list[Any]:
+    """The values of a stored column as rows have them: its default in place of null."""
+    default = DEFAULTS.get(name)
+    convert = FROM_PLAIN.get(KINDS[name])
+    if convert is not None:
+        return [default if value is None else convert(value) for value in values]
+    return [default if value is None else value for value in values]
+
+
+def stored_row(names: Iterable[str], values: Iterable[Any]) -> Row:
+    """A row with these values of column_values; like row_of, in a tenth of its time: a dataclass
+    sets each field by itself."""
+    own = dict(zip(names, values, strict=True))
+    is_measured = own.get("status") == "ok" and own.get("median_s") is not None
+    row = object.__new__(Measured if is_measured else Row)
+    vars(row).update(own)  # the class has the defaults of the others
+    return row
+
+
 def plain_values(row: Row) -> dict[str, Any]:
     """The values by column, maps as dictionaries."""
     return {
@@ -277,6 +296,7 @@ def _words(hint: Any) -> tuple[str, ...]:
 
 
 HINTS = get_type_hints(Row)
+DEFAULTS = {each.name: each.default for each in fields(Row) if each.default is not MISSING}
 KINDS: Mapping[str, Kind] = {name: kind_of(hint) for name, hint in HINTS.items()}
 # of the columns beside the variables, whose words a later commbench may add to
 WORDS: Mapping[str, tuple[str, ...]] = {

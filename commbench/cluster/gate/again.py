@@ -29,7 +29,6 @@ from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.terminal import first_line
 from commbench.core.units import plural
 from commbench.report.summary import Results, Summary, read_results
-from commbench.results.load import row_dicts
 from commbench.runtime.launchers.registry import detect
 from commbench.runtime.launchers.requirements import check_startable
 from commbench.stats.difference import outcomes
@@ -108,7 +107,7 @@ def _jobs_of(results: Results, case_ids: Collection[str]) -> list[tuple[Job, str
         raise ConfigError("accept runs within torchrun, mpirun or srun")
     if not results.folders:
         raise ConfigError("RESULTS are no folders of runs")
-    rows = row_dicts(results.cases[results.cases["case_id"].isin(case_ids)])
+    rows = [row for row in results.rows if row.case_id in case_ids]
     missing = {suite_key(row) for row in rows}
     jobs = []
     for record in results.records:

@@ -26,7 +26,6 @@ from commbench.core.errors import ConfigError
 from commbench.core.units import plural
 from commbench.report.summary import Results, Summary
 from commbench.results.columns import grouped, row_order
-from commbench.results.load import row_dicts
 from commbench.stats.thresholds import SUSPECT_SPREADS, USUAL_LEVELS
 
 MOST_KEYS = 4  # that a message lists
@@ -77,7 +76,7 @@ def _cases_of_key(
 ) -> Iterator[GateCase]:
     """The cases that these runs of the results or the store have."""
     stored = healthy_launches(store, key)
-    rows = row_dicts(results.cases[results.cases["run_id"].isin(runs)])
+    rows = [row for row in results.rows if row.run_id in runs]
     by_case = grouped(rows, lambda row: str(row["case_id"]))
     days = {str(record.get("run_id")): day_of(record) for record in results.records}
     for case_id in {**by_case, **stored}:

@@ -1,0 +1,92 @@
+"""The cases of several runs as one row."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from commbench.core.variables import NAMES
+from commbench.results.columns import GOOD_LEVEL
+from commbench.results.row import Measured
+from commbench.stats.launches import launch_medians
+
+
+@dataclass(frozen=True, kw_only=True)
+class Combined(Measured):
+    """A case over its `runs`: the median of them and the widest interval, as in a Family.
+
+    `medians` are those of its launches. `run_id` is empty where there are several runs, and what
+    COMBINED does not have is None.
+    """
+
+    median_s: float
+    runs: int
+    medians: tuple[float, ...]
+
+    @property
+    def launches(self) -> int:
+        return len(self.medians)
+
+    @classmethod
+    def of(cls, rows: Sequence[Measured]) -> Combined:
+        """The rows of the same case."""
+        values = {name: how([getattr(row, name) for row in rows]) for name, how in COMBINED.items()}
+        launches = (
+            launch_medians(row.median_s, row.visit_medians_s, row.visit_launches) for row in rows
+        )
+        medians = tuple(itertools.chain.from_iterable(launches))
+        values |= {
+            "run_id": rows[0].run_id if len(rows) == 1 else "",
+            "label": rows[0].label or "",
+            "ci_low_s": _least(
+                None if row.ci_low_s is None else min(row.ci_low_s, row.median_s) for row in rows
+            ),
+            "ci_high_s": _most(
+                None if row.ci_high_s is None else max(row.ci_high_s, row.median_s) for row in rows
+            ),
+            "interval_level": min(row.interval_level or GOOD_LEVEL for row in rows),
+            # each launch counts as a visit, by which intervals over launches are counted
+            "visit_medians_s": medians,
+            "visit_launches": tuple(map(float, range(len(medians)))),
+        }
+        return cls(**values, runs=len(rows), medians=medians)
+
+
+def _first(values: Iterable[Any]) -> Any:
+    return next((value for value in values if value is not None), None)
+
+
+def _least(values: Iterable[Any]) -> Any:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _most(values: Iterable[Any]) -> Any:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _median(values: Iterable[Any]) -> Any:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _all_flags(of_runs: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    """The flags that the case has in any of its runs."""
+    return tuple(sorted({flag for flags in of_runs for flag in flags}))
+
+
+# column -> how several runs of a case are combined; a report knows no others
+COMBINED: Mapping[str, Callable[[Sequence[Any]], Any]] = {
+    **dict.fromkeys((*NAMES, "case_id", "label", "hosts", "run_id", "status"), _first),
+    **dict.fromkeys(("world_size", "ranks_per_node"), _first),
+    **dict.fromkeys(("interval_of", "visits", "visits_s", "limit_name", "limit_kind"), _first),
+    **dict.fromkeys(("ci_low_s", "interval_level", "repetitions"), _least),
+    "ci_high_s": _most,
+    **dict.fromkeys(("median_s", "p99_s", "efficiency", "retransmits", "full_speed_s"), _median),
+    **dict.fromkeys(("algbw_gb_per_s", "busbw_gb_per_s", "message_rate_per_s"), _median),
+    **dict.fromkeys(("end_gb_per_s", "first_second_gb_per_s", "least_gb_per_s"), _median),
+    "limit_gb_per_s": _median,
+    "warnings": _all_flags,
+}
