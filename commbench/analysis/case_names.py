@@ -132,3 +132,11 @@ class SharedItems:
 def without_shared(rows: Sequence[AnyRow]) -> list[AnyRow]:
     """The rows without what all of a backend have of their maps."""
     return list(map(SharedItems.of(rows).taken_from, rows))
+
+
+def shown_value(row: Row, name: str) -> Any:
+    """The value where others of its column have one: the case of an exchange does not name its own
+    buffers."""
+    value = getattr(row, name)
+    is_own = name == "buffers" and value is None and row.benchmark == "exchange"
+    return "own" if is_own else value

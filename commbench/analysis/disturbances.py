@@ -13,7 +13,7 @@ from commbench.core.units import format_number, format_seconds
 from commbench.core.variables import MODEL_ENGINE
 from commbench.hardware.host import is_busy
 from commbench.results.columns import grouped
-from commbench.results.flags import UNBOUND, binding_text, warnings_of
+from commbench.results.flags import UNBOUND, binding_text
 from commbench.results.row import Row
 from commbench.results.run_folder import clock_text, mapping_or_empty
 
@@ -96,7 +96,7 @@ def _busy(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def _core_waits(rows: Sequence[Row]) -> Iterator[str]:
     """For which share of the measured time the ranks of each backend had no core."""
-    waited = [row for row in rows if "waited" in warnings_of(row)]
+    waited = [row for row in rows if "waited" in row.warnings]
     for backend, own in grouped(waited, lambda row: str(row.backend)).items():
         percent = span_text([100 * (row.core_wait_share or 0.0) for row in own], "{:.0f}".format)
         numbers = f"{len(own)} number{'' if len(own) == 1 else 's'}"
@@ -123,7 +123,7 @@ def _shared_cores(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> Ite
 
 def _is_crowded(row: Row) -> bool:
     is_measured = row.device != "cuda" and row.core_wait_share is not None
-    return "oversubscribed" in warnings_of(row) and not is_measured
+    return "oversubscribed" in row.warnings and not is_measured
 
 
 def _moved(runs: Iterable[Mapping[str, Any]]) -> Iterator[str]:

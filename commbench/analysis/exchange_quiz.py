@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from commbench.core.layout import Layout
-from commbench.core.texts import shown_value
 from commbench.results.columns import grouped
 from commbench.results.row import Row
+
+from .case_names import shown_value
 
 INT_BYTES = 4
 QUIZ = "exchange_quiz"  # the experiment

@@ -26,7 +26,6 @@ from commbench.core.layout import ACROSS_NODES, SAME_NODE, Layout, Link, Pair, s
 from commbench.core.units import format_bytes, format_factor, format_seconds, plural
 from commbench.core.variables import NO_DTYPE
 from commbench.results.columns import grouped
-from commbench.results.flags import warnings_of
 from commbench.results.row import Measured, Row
 from commbench.stats.difference import ALPHA, holm, launches_needed, mann_whitney
 from commbench.stats.thresholds import GUIDELINE_MARGIN
@@ -420,7 +419,7 @@ class Violation:
     def text(self, name: str) -> str:
         """The violation with both times and the usual cause in a line, for a case of this name."""
         sizes = f", at {self.sizes} of {self.compared} sizes" if self.compared > 1 else ""
-        named = sorted(warnings_of(self.variables))
+        named = sorted(self.variables.warnings)
         flags = f" ({', '.join(named)})" if named else ""
         left = f"{self.left} takes {format_seconds(self.left_s)}{flags}"
         right = f"{self.right} {format_seconds(self.right_s)}"

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from commbench.core.units import format_bytes, format_number, format_seconds
-from commbench.results.flags import warnings_of
 from commbench.results.row import Row
 from commbench.stats.thresholds import FAR_FROM_NORMAL
 
@@ -75,7 +74,7 @@ def judge(
         last = {_place(row): row for row in alike}.values()
         differing = [name for name in WHOSE if len({getattr(row, name) for row in last}) > 1]
         for row in last:
-            if not warnings_of(row) & UNUSABLE:
+            if not set(row.warnings) & UNUSABLE:
                 case = _judged_case(reference, row, differing, row.run_id in bound_runs)
                 # two experiments of one document may have the same value
                 judged.setdefault((case.case, case.expected, reference.source), case)

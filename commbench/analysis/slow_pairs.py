@@ -47,7 +47,6 @@ from commbench.core.units import (
 )
 from commbench.core.variables import SIZES
 from commbench.results.columns import VARIABLES
-from commbench.results.flags import warnings_of
 from commbench.results.intervals import interval_of
 from commbench.results.load import Paths, read_case_rows
 from commbench.results.row import Measured, Row
@@ -186,7 +185,7 @@ class Matrix:
             name: {
                 pair: time
                 for pair, time in times.items()
-                if not warnings_of(self.rows[pair]) & UNUSABLE
+                if not set(self.rows[pair].warnings) & UNUSABLE
             }
             for name, times in self.classes.items()
         }

@@ -146,7 +146,7 @@ def _plan_lines(alike: Sequence[AlikeCases], names: Sequence[str]) -> list[_Plan
 def _plan_order(group: AlikeCases) -> tuple[object, ...]:
     """Sort key: as rows, by the first of the pairs."""
     case = group.planned.case
-    return row_order({**vars(case), "pair": (case.pair or "").partition(" ")[0] or None})
+    return row_order(replace(case, pair=(case.pair or "").partition(" ")[0] or None))
 
 
 def _plan_text(settings: Settings, alike: Sequence[AlikeCases], more_notes: Sequence[str]) -> str:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from commbench.core.states import LimitKind, Row
 from commbench.core.units import (
     about_bytes,
     format_bytes,
@@ -15,15 +14,6 @@ from commbench.core.units import (
 )
 from commbench.core.variables import TABLE
 
-MOST_LIMITS = 3  # that a text names
-LIMIT_WORDS: Mapping[LimitKind, str] = {
-    "memory": "memory",
-    "nvlink": "published rate of the link",
-    "pcie": "published rate of the link",
-    "line": "published rate of the link",
-    "network": "network",
-    "told": "network",
-}
 EMPTY: tuple[Any, ...] = (None, "", {}, ())
 FIRST = ("backend", "engine")  # of each name
 BARE = tuple(each.name for each in TABLE if each.bare)
@@ -63,14 +53,6 @@ def setting_text(name: str, value: Any) -> str:
     return text if name in BARE else f"{name} {text}"
 
 
-def shown_value(row: Row, name: str) -> Any:
-    """The value where others of its column have one: the case of an exchange does not name its own
-    buffers."""
-    value = row[name]
-    is_own = name == "buffers" and value is None and row["benchmark"] == "exchange"
-    return "own" if is_own else value
-
-
 def setting_texts(variables: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     """The settings that have a value."""
     return [
@@ -87,14 +69,3 @@ def some_of(texts: Sequence[str], most: int) -> list[str]:
 def span_text(values: Collection[Any], text: Callable[[Any], str] = str) -> str:
     """`8 B to 1 MiB`: the least and the largest value, or one that both are written as."""
     return " to ".join(dict.fromkeys(map(text, (min(values), max(values)))))
-
-
-def limit_text(rows: Sequence[Row]) -> str:
-    """`limit 6.83 to 34.6 GB/s: memory (measured copy by a core)`; empty where none is known."""
-    known = [row for row in rows if row["limit_gb_per_s"]]
-    if not known:
-        return ""
-    rates = span_text([row["limit_gb_per_s"] for row in known], format_number)
-    limits = sorted({(str(row["limit_name"]), row.get("limit_kind")) for row in known})
-    texts = [f"{LIMIT_WORDS[kind]} ({name})" if kind else name for name, kind in limits]
-    return f"limit {rates} GB/s: {', '.join(some_of(texts, MOST_LIMITS))}"

@@ -9,8 +9,8 @@ from typing import get_args
 
 from commbench.core.case import Planned
 from commbench.core.overlap import compute_time_ns, sibling
-from commbench.core.states import Row, case_status
 from commbench.core.variables import Case, Overlap, Timed
+from commbench.results.row import Row
 
 UnitSeconds = Mapping[str, float]  # by `unit_name`
 
@@ -36,9 +36,9 @@ def compute_amount(planned: Planned, rows: Mapping[str, Row], unit_s: UnitSecond
     if case.overlap is None:
         return ComputeAmount()
     for timed in get_args(Timed):
-        earlier = rows.get(sibling(case, timed).case_id, {}).get("compute_amount")
-        if earlier is not None:
-            return ComputeAmount(int(earlier))
+        earlier = rows.get(sibling(case, timed).case_id)
+        if earlier is not None and earlier.compute_amount is not None:
+            return ComputeAmount(earlier.compute_amount)
     wanted_ns = compute_time_ns(case.compute)
     wanted_s = _communication_s(case, rows) if wanted_ns is None else wanted_ns * 1e-9
     if wanted_s is None:
@@ -57,6 +57,6 @@ def compute_amount(planned: Planned, rows: Mapping[str, Row], unit_s: UnitSecond
 
 def _communication_s(case: Case, rows: Mapping[str, Row]) -> float | None:
     row = rows.get(sibling(case, "communication").case_id)
-    if row is None or case_status(row) != "ok" or row["median_s"] is None:
+    if row is None or row.status != "ok" or row.median_s is None:
         return None
-    return float(row["median_s"])
+    return float(row.median_s)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from commbench.config.expectations import Expectation
-from commbench.core.states import Row, case_status
 from commbench.results.columns import case_text
 from commbench.results.intervals import interval_of
+from commbench.results.row import Row
 
 MOST_MISSED = 3  # cases that are named in the line of a bound
 COMPARE = {">=": float.__ge__, "<=": float.__le__, ">": float.__gt__, "<": float.__lt__}
@@ -62,9 +62,9 @@ def verdict_on(
     missed = []
     not_measured = []
     for row in chosen:
-        value = row[expected.column]
-        if case_status(row) != "ok":
-            not_measured.append(f"{begin} {case_text(row)} is {row['status']}: {row['reason']}")
+        value = getattr(row, expected.column)
+        if row.status != "ok":
+            not_measured.append(f"{begin} {case_text(row)} is {row.status}: {row.reason}")
             continue
         if not isinstance(value, int | float):
             continue
@@ -85,14 +85,14 @@ def verdict_on(
 
 
 def _is_meant(expected: Expectation, row: Row) -> bool:
-    if expected.benchmark not in (None, row["benchmark"]):
+    if expected.benchmark not in (None, row.benchmark):
         return False
-    if expected.layout not in (None, row["layout"]):
+    if expected.layout not in (None, row.layout):
         return False
     if expected.sizes_bytes is None:
         return True
     first, last = expected.sizes_bytes
-    return first <= (row["message_bytes"] or 0) <= last
+    return first <= (row.message_bytes or 0) <= last
 
 
 def _missed_text(missed: Sequence[str]) -> str:

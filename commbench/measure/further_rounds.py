@@ -12,8 +12,8 @@ from commbench.config.settings import Settings
 from commbench.core.annexes import needed_annex
 from commbench.core.case import Planned, World
 from commbench.core.layout import Layout, Pair
-from commbench.core.states import Row
 from commbench.core.terminal import Terminal
+from commbench.results.row import Row
 
 from .plan_facts import PlanFacts
 

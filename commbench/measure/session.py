@@ -29,11 +29,11 @@ from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.core.program import Group
 from commbench.core.protocols import Communicator, Control
-from commbench.core.states import Row
 from commbench.core.terminal import Terminal, print_error
 from commbench.hardware import machine_facts, resource_limits
 from commbench.hardware.network import network_advice
 from commbench.results.recorded import recorded_rows
+from commbench.results.row import Row
 from commbench.results.run_folder import read_record
 from commbench.runtime.core_binding import bind_rank
 from commbench.runtime.exit_protocol import process_text
@@ -462,7 +462,7 @@ class _Session:
         search = None if self._search is None else self._search_so_far(self._search)
         unclean = [] if search is None or search.is_clean else [search.counts_text]
         rows = self._recorder.rows.items()
-        statuses = {**self._earlier.recorded, **{name: row["status"] for name, row in rows}}
+        statuses = {**self._earlier.recorded, **{name: row.status for name, row in rows}}
         has_bad = not set(BAD).isdisjoint(statuses.values())
         is_good = is_met and not has_bad and not unclean and not self._recorder.has_left_out
         if search is not None:

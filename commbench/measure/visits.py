@@ -203,28 +203,28 @@ def earlier_visits(earlier: EarlierVisits, z: float = Z95, kept: int = KEPT_TIME
         return []
     row = earlier.row
     visits = []
-    for launch, times in zip(row["visit_launches"], earlier.times, strict=True):
+    for launch, times in zip(row.visit_launches or (), earlier.times, strict=True):
         visit = Visit.of(times, int(launch), z, kept)
         visits.append(
             replace(
                 visit,
-                block_k=int(row["block_k"]),
-                compute_amount=row.get("compute_amount"),
-                started_at=row["started_at"],
-                end_s=row.get("visits_s"),
-                spent_s=float(times.sum()) * row["operations_per_sample"],
-                is_steady=row["steady"],
-                first_call_s=row["first_call_s"],
-                skew_s=row.get("skew_s"),
-                core_wait_share=row.get("core_wait_share"),
-                is_throttled="throttled" in row["warnings"],
-                is_host_bound="overhead" in row["warnings"],
+                block_k=row.block_k or 1,
+                compute_amount=row.compute_amount,
+                started_at=row.started_at,
+                end_s=row.visits_s,
+                spent_s=float(times.sum()) * (row.operations_per_sample or 1),
+                is_steady=bool(row.steady),
+                first_call_s=row.first_call_s,
+                skew_s=row.skew_s,
+                core_wait_share=row.core_wait_share,
+                is_throttled="throttled" in row.warnings,
+                is_host_bound="overhead" in row.warnings,
             )
         )
-    retransmits = row.get("retransmits")
+    retransmits = row.retransmits
     visits[0] = replace(
         visits[0],
-        warmup_s=row["warmup_s"],
+        warmup_s=row.warmup_s or 0.0,
         retransmits={} if retransmits is None else {0: retransmits},
     )
     return visits

@@ -7,11 +7,11 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from commbench.analysis.case_names import case_names, differing
+from commbench.analysis.case_names import case_names, differing, shown_value
 from commbench.analysis.cold_start import until_full_speed
 from commbench.analysis.disturbances import disturbances_text
 from commbench.analysis.effective_settings import settings_texts
@@ -24,15 +24,16 @@ from commbench.analysis.overlaps import (
 )
 from commbench.analysis.slow_pairs import Matrix, findings_in, matrices, told_once
 from commbench.core.layout import Layout
-from commbench.core.states import INTERRUPTED, Row, case_status, status_of_run
+from commbench.core.states import INTERRUPTED, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
-from commbench.core.texts import shown_value, some_of
+from commbench.core.texts import some_of
 from commbench.core.units import NO_NUMBER, format_bytes, format_number, plural, short_pairs
 from commbench.core.variables import MODEL_ENGINE, SHOWN, is_number, is_usual
 from commbench.hardware.torch_install import other_torch_text
 from commbench.results.columns import row_order
-from commbench.results.flags import binding_text, shared_flags, warnings_of
+from commbench.results.flags import binding_text, shared_flags
 from commbench.results.intervals import interval_note, marks_note
+from commbench.results.row import Row
 from commbench.results.run_folder import PARTS, RECORD, exists, record_problem
 from commbench.results.writer import Entry
 from commbench.runtime.launch import SIDE_BY_SIDE
@@ -84,14 +85,15 @@ MOST_ROWS_AFTER_SIGNAL = 1000  # of a table that keeps nobody waiting
 
 
 def _share_text(row: Row) -> str:
-    share = row["efficiency"]
-    is_large = share is not None and 100 * share >= LEAST_PERCENT
-    return format_number(100 * share) if is_large else NO_NUMBER
+    share = row.efficiency
+    if share is None or 100 * share < LEAST_PERCENT:
+        return NO_NUMBER
+    return format_number(100 * share)
 
 
 def _message_rate_text(row: Row) -> str:
-    is_shown = has_several_pairs(row) or (row["messages_per_call"] or 1) > 1
-    return format_number(row["message_rate_per_s"]) if is_shown else NO_NUMBER
+    is_shown = has_several_pairs(row) or (row.messages_per_call or 1) > 1
+    return format_number(row.message_rate_per_s) if is_shown else NO_NUMBER
 
 
 @dataclass
@@ -111,20 +113,20 @@ class Console(RowWriter):
         first_pass = len(self._rows) < self._run.get("cases", 0)
         super().cases(entries)
         for row, _, counters in entries:
-            self._time_lines.setdefault(row["case_id"], time_line(row)).add(counters)
+            self._time_lines.setdefault(row.case_id, time_line(row)).add(counters)
         if first_pass and len(self._rows) == self._run["cases"]:
             self._show_first_pass()
 
     def _show_first_pass(self) -> None:
         """Show the table as it is now, where the user would wait long for the rest."""
         terminal = Terminal.of(sys.stdout)
-        waiting = sum(row["stop_reason"] == INTERRUPTED for row in self._rows.values())
+        waiting = sum(row.stop_reason == INTERRUPTED for row in self._rows.values())
         passes = self._run.get("config", {}).get("timing", {}).get("visits", 1)
         # each pass like the first
         pass_s = (time.monotonic() - self._begun_s) * waiting / len(self._rows)
         if terminal.width is None or (passes - 1) * pass_s < LONG_REST_S:
             return
-        rows = [{**row, "stop_reason": None} for row in self._rows.values()]
+        rows = [replace(row, stop_reason=None) for row in self._rows.values()]
         text = run_text(self._run, rows, terminal, foot=False)
         print_draft(f"{text}pass 1 of {passes}; further passes over {waiting} cases follow")
 
@@ -215,7 +217,7 @@ def _time_line_texts(
     its line in a table."""
     streams = [row for row in rows if is_stream_soak(row)]
     shows_intervals = every or len(streams) == 1
-    ids = [row["case_id"] for row in rows]
+    ids = [row.case_id for row in rows]
     name_of = dict(zip(ids, case_names(rows), strict=True)) if time_lines else {}
     texts = []
     for case_id, line in time_lines.items():
@@ -238,12 +240,12 @@ def _tables(
     """The table of the listed rows, one for each clock; then the matrices. `varying` are the
     variables in which rows differ."""
     parts = []
-    timers = dict.fromkeys(row["timer"] for row in listed)
+    timers = dict.fromkeys(row.timer for row in listed)
     # times of different clocks are never in one table
     for timer in timers if len(timers) > 1 else [None]:
         if timer is not None:
             parts.append(terminal.paragraph(f"timer {timer}: {CLOCKS.get(timer, '')}"))
-        alike = [row for row in listed if timer in (None, row["timer"])]
+        alike = [row for row in listed if timer in (None, row.timer)]
         if alike or not shown_matrices:
             parts.append(_rows_table(alike, varying, terminal))
             parts += [""] if shown_matrices or timer is not None else []
@@ -269,7 +271,7 @@ def _rows_table(rows: Sequence[Row], varying: Sequence[str], terminal: Terminal)
         if column.priority == 0 or {*texts} - {"", NO_NUMBER}
     ]
     cells = list(zip(*(texts for _, texts in shown), strict=True))
-    styles = {number: "red" for number, row in enumerate(rows) if case_status(row) != "ok"}
+    styles = {number: "red" for number, row in enumerate(rows) if row.status != "ok"}
     return table_text([column for column, _ in shown], cells, terminal, styles)
 
 
@@ -280,13 +282,11 @@ def _number_columns(rows: Sequence[Row]) -> list[tuple[TableColumn, list[str]]]:
     busbw_unit = BUSBW.unit(rows)
     are_collectives = all(map(is_collective, rows))
     shared = shared_flags(filter(is_measured, rows))
-    repetitions = [
-        NO_NUMBER if row["repetitions"] is None else str(row["repetitions"]) for row in rows
-    ]
+    repetitions = [NO_NUMBER if row.repetitions is None else str(row.repetitions) for row in rows]
     return [
         (
             TableColumn("message", right=True),
-            [format_bytes(row["message_bytes"]) if row["message_bytes"] else "-" for row in rows],
+            [format_bytes(row.message_bytes) if row.message_bytes else "-" for row in rows],
         ),
         (
             TableColumn(f"time\n{time_unit.name}", right=True, style="bold"),
@@ -307,12 +307,12 @@ def _number_columns(rows: Sequence[Row]) -> list[tuple[TableColumn, list[str]]]:
         ),
         (
             TableColumn("flags", priority=2),
-            [" ".join(sorted(warnings_of(row) - shared)) for row in rows],
+            [" ".join(sorted(set(row.warnings) - shared)) for row in rows],
         ),
         (TableColumn("of limit\n%", right=True, priority=3), list(map(_share_text, rows))),
         (
             TableColumn(f"p99\n{time_unit.name}", right=True, priority=4),
-            [time_unit.text(row["p99_s"]) for row in rows],
+            [time_unit.text(row.p99_s) for row in rows],
         ),
         (
             TableColumn("n", right=True, priority=6),
@@ -349,7 +349,7 @@ def _causes(run: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     """Above the table: what stands behind ±, what made the numbers uncertain, the flags of all."""
     measured = [row for row in rows if is_measured(row)]
     networks = dict.fromkeys(
-        row["reason"] for row in measured if "fallback" in warnings_of(row) and row["reason"]
+        row.reason for row in measured if "fallback" in row.warnings and row.reason
     )
     shared = sorted(
         shared_flags(measured) - {"oversubscribed", *(["fallback"] if networks else [])}
@@ -363,7 +363,7 @@ def _causes(run: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
         *filter(None, (meaning, disturbances_text([run], measured))),
         *networks,
         *flags,
-        *settings_texts([run], {row["benchmark"] for row in rows}),
+        *settings_texts([run], {row.benchmark for row in rows}),
         *torch,
     ]
 
@@ -373,10 +373,10 @@ def _run_title(run: Mapping[str, Any], rows: Sequence[Row], varying: Sequence[st
     parts = [backend_text(run), plural(world["size"], "rank", "ranks")]
     parts += [plural(world["nodes"], "node", "nodes"), f"timing {run['timing']}"]
     for name in CONSTANT:
-        values = [row[name] for row in rows if not is_usual(name, row[name])]
+        values = [getattr(row, name) for row in rows if not is_usual(name, getattr(row, name))]
         if values and name not in varying:
             parts.append(f"{name} {_short_text(name, values[0])}")
-    has_processes = any(row["engine"] != MODEL_ENGINE for row in rows)
+    has_processes = any(row.engine != MODEL_ENGINE for row in rows)
     parts += [text] if has_processes and (text := binding_text(run)) else []
     return ", ".join([*parts, *([f"label {run['label']}"] if run["label"] else [])])
 
@@ -395,7 +395,7 @@ def _short_text(name: str, value: Any) -> str:
 def _numberings(run: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     """A line for each layout whose pairs are not numbered as the ranks of the world."""
     nodes = run["world"].get("ranks")
-    paired = dict.fromkeys(row["layout"] for row in rows if row["pair"])
+    paired = dict.fromkeys(row.layout for row in rows if row.pair)
     texts = (Layout.parse(name).numbering_text(nodes) for name in paired if nodes)
     return [text for text in texts if text is not None]
 
@@ -407,10 +407,10 @@ def _rows_by_series(rows: Sequence[Row], listed: list[Row], varying: Sequence[st
     A window is no such variable: it shrinks with the message.
     """
     names = [name for name in CONSTANT if name != "window" and name in varying]
-    several = len({row["benchmark"] for row in rows}) > 1
+    several = len({row.benchmark for row in rows}) > 1
     series: dict[str, list[Row]] = {}
     for row in listed:
         parts = [_variable_text(row, name) for name in names]
-        words = [row["benchmark"] if several or not any(parts) else "", *parts]
+        words = [row.benchmark if several or not any(parts) else "", *parts]
         series.setdefault(" ".join(filter(None, words)), []).append(row)
     return series if len(series) > 1 else {"": listed}

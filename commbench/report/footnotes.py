@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from commbench.core.states import UNFINISHED, Row, case_status, status_of_run
+from commbench.core.states import UNFINISHED, status_of_run
 from commbench.core.terminal import Terminal
-from commbench.core.texts import limit_text, some_of
+from commbench.core.texts import some_of
 from commbench.core.units import format_bytes, plural
-from commbench.results.flags import FLAGS, UNKNOWN_FLAG, Flag, warnings_of
+from commbench.results.flags import FLAGS, UNKNOWN_FLAG, Flag
+from commbench.results.row import Row
 from commbench.results.run_folder import resume_command
 
+from .quantities import limit_text
 from .streams import is_stream_soak
 from .table import OWN_BUFFERS, has_own_buffers
 
@@ -32,8 +34,8 @@ def number_texts(rows: Sequence[Row]) -> list[str]:
     each: `collective (all_reduce)`."""
     operations: dict[str, set[str]] = {}
     for row in rows:
-        if row.get("median_of") is not None and not is_stream_soak(row):
-            operations.setdefault(row["median_of"], set()).add(row["benchmark"])
+        if row.median_of is not None and not is_stream_soak(row):
+            operations.setdefault(row.median_of, set()).add(row.benchmark)
     kinds = list(operations)
     if len(kinds) > 1:
         kinds = [
@@ -48,10 +50,10 @@ def number_texts(rows: Sequence[Row]) -> list[str]:
 
 def legend(rows: Sequence[Row], series: RowsBySeries) -> list[str]:
     """Each flag with its sizes, meaning and advice; then what sizes and buffers are."""
-    names = {flag for row in rows if case_status(row) == "ok" for flag in warnings_of(row)}
+    names = {flag for row in rows if row.status == "ok" for flag in row.warnings}
     texts = [_flag_text(name, series) for name in sorted(names)]
     texts = texts or ["no case has a flag"]
-    divided = any(row["bytes_per_rank"] not in (None, row["message_bytes"]) for row in rows)
+    divided = any(row.bytes_per_rank not in (None, row.message_bytes) for row in rows)
     texts += [DIVIDED] if divided else []
     texts += [OWN_BUFFERS] if has_own_buffers(rows) else []
     return texts
@@ -71,9 +73,9 @@ def _flag_sizes(flag: str, series: RowsBySeries) -> str:
     """The sizes with this flag: `4 MiB, 8 MiB`, `all but 8 B`."""
     texts: dict[str, str] = {}
     for name, rows in series.items():
-        measured = [row for row in rows if case_status(row) == "ok"]
-        having = [row for row in measured if flag in warnings_of(row)]
-        without = [row for row in measured if flag not in warnings_of(row)]
+        measured = [row for row in rows if row.status == "ok"]
+        having = [row for row in measured if flag in row.warnings]
+        without = [row for row in measured if flag not in row.warnings]
         if having and not without and len(having) > 1:
             texts[name] = "all sizes"
         elif having:
@@ -87,8 +89,8 @@ def reason_texts(series: RowsBySeries, terminal: Terminal) -> list[str]:
     rows_by_reason: dict[tuple[str, str], dict[str, list[Row]]] = {}
     for name, rows in series.items():
         for row in rows:
-            if case_status(row) != "ok":
-                key = row["status"], row["reason"] or "no reason given"
+            if row.status != "ok":
+                key = row.status, row.reason or "no reason given"
                 rows_by_reason.setdefault(key, {}).setdefault(name, []).append(row)
     texts = []
     for (status, reason), groups in sorted(rows_by_reason.items()):
@@ -102,7 +104,7 @@ def reason_texts(series: RowsBySeries, terminal: Terminal) -> list[str]:
 
 def is_unfinished(row: Row) -> bool:
     """Whether the row has numbers, but from fewer visits than planned."""
-    return case_status(row) == "ok" and row["stop_reason"] in UNFINISHED
+    return row.status == "ok" and row.stop_reason in UNFINISHED
 
 
 def unfinished_texts(run: Mapping[str, Any], series: RowsBySeries, rows: int) -> list[str]:
@@ -133,5 +135,5 @@ def by_series(texts: Mapping[str, str]) -> str:
 
 def sizes_text(rows: Iterable[Row]) -> str:
     return ", ".join(
-        format_bytes(size) for size in sorted({row["message_bytes"] or 0 for row in rows}) if size
+        format_bytes(size) for size in sorted({row.message_bytes or 0 for row in rows}) if size
     )

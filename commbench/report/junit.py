@@ -10,9 +10,10 @@ from xml.etree import ElementTree
 
 from commbench.analysis.case_names import case_names
 from commbench.core.errors import Unsaved
-from commbench.core.states import Row, case_status, status_of_run
+from commbench.core.states import status_of_run
 from commbench.report.section import clean
 from commbench.results.durable_files import DurableFiles, retry_s
+from commbench.results.row import Row
 
 from .row_writer import RowWriter
 
@@ -102,12 +103,12 @@ def junit_cases(rows: Sequence[Row]) -> list[JunitCase]:
     """A case that failed or was wrong is a failure; its time is the median."""
     return [
         JunitCase(
-            row["benchmark"],
+            row.benchmark,
             name,
-            row["median_s"],
-            failure=case_status(row) if case_status(row) in ("failed", "invalid") else "",
-            is_skipped=case_status(row) == "skipped",
-            reason=row["reason"] or "",
+            row.median_s,
+            failure=row.status if row.status in ("failed", "invalid") else "",
+            is_skipped=row.status == "skipped",
+            reason=row.reason or "",
         )
         for name, row in zip(case_names(rows), rows, strict=True)
     ]

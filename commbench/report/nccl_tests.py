@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from commbench.core.states import Row, case_status
+from commbench.results.row import Row
 
 from .table import Listing, comment, flag_lines, number, status_line
 
@@ -67,35 +67,35 @@ class NcclTests(Listing):
             f"#{line}".rstrip()
             for line in (above, _aligned(HEADS, widths), _aligned(UNITS, widths))
         ]
-        for _, group in groupby(table, key=lambda row: [row[name] for name in LINE]):
+        for _, group in groupby(table, key=lambda row: [getattr(row, name) for name in LINE]):
             measured: dict[bool, Row] = {}
             lost = []
             for row in group:
                 # one buffer is both: a broadcast has no other form here
-                in_place = row["in_place"] is not False
-                if case_status(row) == "ok":
+                in_place = row.in_place is not False
+                if row.status == "ok":
                     measured[in_place] = row
                 else:
                     lost.append(status_line(row, ", in place" if in_place else ", out of place"))
             if measured:
                 first = next(iter(measured.values()))
-                root = -1 if first["root"] is None else first["root"]
-                kind = NCCL_TESTS_TYPES.get(first["dtype"], first["dtype"])
+                root = -1 if first.root is None else first.root
+                kind = NCCL_TESTS_TYPES.get(first.dtype, first.dtype)
                 texts = (
-                    first["message_bytes"],
-                    first["elements"],
+                    first.message_bytes,
+                    first.elements,
                     kind,
-                    first["reduction"] or "none",
+                    first.reduction or "none",
                     root,
                 )
                 shared = _aligned(list(map(str, texts)), WIDTHS)
                 lines.append(shared + _half(measured.get(False)) + _half(measured.get(True)))
             lines += lost
-        wrong = sum(row["wrong_elements"] or 0 for row in table)
+        wrong = sum(row.wrong_elements or 0 for row in table)
         rates = [
-            row["busbw_gb_per_s"]
+            row.busbw_gb_per_s
             for row in table
-            if case_status(row) == "ok" and row["busbw_gb_per_s"] is not None
+            if row.status == "ok" and row.busbw_gb_per_s is not None
         ]
         mean = f"{sum(rates) / len(rates):.6g}" if rates else "N/A"
         verdict = f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}"
@@ -116,8 +116,8 @@ def _half(row: Row | None) -> str:
     if row is None:
         return _aligned(["N/A"] * len(HALF_WIDTHS), HALF_WIDTHS)
     numbers = (
-        row["median_s"] and row["median_s"] * 1e6,
-        row["algbw_gb_per_s"],
-        row["busbw_gb_per_s"],
+        row.median_s and row.median_s * 1e6,
+        row.algbw_gb_per_s,
+        row.busbw_gb_per_s,
     )
-    return _aligned([*map(number, numbers), str(row["wrong_elements"])], HALF_WIDTHS)
+    return _aligned([*map(number, numbers), str(row.wrong_elements)], HALF_WIDTHS)

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from commbench.analysis.best import THIS_RUN, Best
 from commbench.analysis.combined import CombinedCases
+from commbench.analysis.combined_row import Combined
 from commbench.analysis.fit import by_window
-from commbench.core.states import Row
-from commbench.core.texts import limit_text, message_text
+from commbench.core.texts import message_text
 from commbench.core.units import NO_NUMBER, Unit, natural_key, plural
 from commbench.results.columns import grouped
 
-from .quantities import MEDIAN, Quantity, in_full, quoted, text_with_unit
+from .quantities import MEDIAN, Quantity, in_full, limit_text, quoted, text_with_unit
 from .section import Section, Table
 
 MOST_SIZES = 20
@@ -26,11 +26,11 @@ class NamedLines(NamedTuple):
     """The lines of a benchmark: name -> rows by size, and name -> short name."""
 
     benchmark: str
-    rows: Mapping[str, Sequence[Row]]
+    rows: Mapping[str, Sequence[Combined]]
     short: Mapping[str, str]
 
     @property
-    def every(self) -> list[Row]:
+    def every(self) -> list[Combined]:
         return [row for rows in self.rows.values() for row in rows]
 
 
@@ -39,10 +39,10 @@ def lines_by_window(combined: CombinedCases) -> Iterator[NamedLines]:
     own, one that shrinks with the size is none."""
     for benchmark, lines in combined.lines().items():
         short = combined.short_names(lines)
-        apart: dict[str, Sequence[Row]] = {}
+        apart: dict[str, Sequence[Combined]] = {}
         names: dict[str, str] = {}
         for name, rows in lines.items():
-            is_repeated = len({row["message_bytes"] for row in rows}) < len(rows)
+            is_repeated = len({row.message_bytes for row in rows}) < len(rows)
             groups = by_window(rows) if is_repeated else [(None, rows)]
             groups.sort(key=lambda group: group[0] or 0)
             for window, of_window in groups:
@@ -52,12 +52,12 @@ def lines_by_window(combined: CombinedCases) -> Iterator[NamedLines]:
         yield NamedLines(benchmark, apart, names)
 
 
-def _by_size(rows: Sequence[Row]) -> list[Row]:
+def _by_size(rows: Sequence[Combined]) -> list[Combined]:
     return sorted(rows, key=_bytes)
 
 
-def _bytes(row: Row) -> int:
-    return int(row["message_bytes"] or 0)
+def _bytes(row: Combined) -> int:
+    return int(row.message_bytes or 0)
 
 
 class _HeadlineRow(NamedTuple):
@@ -102,15 +102,15 @@ def _headline_rows(
     if not by_backend:
         yield from _ends(lines.benchmark, named, combined.best)
         return
-    backends = [(str(row["backend"]), row) for _, row in named]
-    worlds = grouped(backends, lambda each: int(each[1]["world_size"] or 0))
+    backends = [(str(row.backend), row) for _, row in named]
+    worlds = grouped(backends, lambda each: int(each[1].world_size or 0))
     for ranks, own in sorted(worlds.items()):
-        compared = [best for best in combined.best if best.shared["world_size"] == ranks]
+        compared = [best for best in combined.best if best.shared.world_size == ranks]
         yield from _ends(lines.benchmark, own, compared, f" on {plural(ranks, 'rank', 'ranks')}")
 
 
 def _ends(
-    benchmark: str, named: Sequence[tuple[str, Row]], compared: Sequence[Best], where: str = ""
+    benchmark: str, named: Sequence[tuple[str, Combined]], compared: Sequence[Best], where: str = ""
 ) -> Iterator[_HeadlineRow]:
     """The smallest and the largest message; of a collective its time, then its rate."""
     every = [row for _, row in named]
@@ -124,7 +124,7 @@ def _ends(
         fastest = {
             best.best
             for best in compared
-            if (best.shared["benchmark"], best.message_bytes) == (benchmark, size)
+            if (best.shared.benchmark, best.message_bytes) == (benchmark, size)
         }
         if cells:
             text = ", ".join(sorted(fastest))
@@ -160,7 +160,7 @@ def number_sections(combined: CombinedCases) -> Iterator[Section]:
         )
 
 
-def _cell(rows: Sequence[Row], size: int, quantity: Quantity, unit: Unit) -> str:
+def _cell(rows: Sequence[Combined], size: int, quantity: Quantity, unit: Unit) -> str:
     """`~165 ±20%`; of several windows each."""
     intervals = [quantity.of(row) for row in rows if _bytes(row) == size]
     texts = [interval.text(unit.text) for interval in intervals if interval is not None]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from commbench.core.states import Row, case_status
+from commbench.results.row import Row
 
 from .table import OWN_BUFFERS, Listing, comment, flag_lines, has_own_buffers, number, status_line
 
@@ -15,20 +15,20 @@ Value = Callable[[Row], "float | None"]
 
 
 def _microseconds(name: str) -> Value:
-    return lambda row: None if row[name] is None else row[name] * 1e6
+    return lambda row: None if getattr(row, name) is None else getattr(row, name) * 1e6
 
 
 def _per_second(quantity: Callable[[Row], float]) -> Value:
     """The quantity divided by the mean time, as OSU computes rates."""
-    return lambda row: quantity(row) / row["mean_s"] if row["mean_s"] else None
+    return lambda row: quantity(row) / row.mean_s if row.mean_s else None
 
 
 MEDIAN_TIME = ("Median(us)", _microseconds("median_s"))
 MEDIAN_RATE: tuple[str, Value] = (
     "Median(MB/s)",
-    lambda row: row["message_bytes"] / 1e6 / row["median_s"] if row["median_s"] else None,
+    lambda row: row.message_bytes / 1e6 / row.median_s if row.median_s else None,
 )
-MB_PER_S = _per_second(lambda row: row["message_bytes"] / 1e6)
+MB_PER_S = _per_second(lambda row: row.message_bytes / 1e6)
 
 
 @dataclass(frozen=True)
@@ -127,14 +127,14 @@ class Osu(Listing):
         ]
 
     def table_lines(self, table: Sequence[Row], explained: bool) -> list[str]:
-        program = OSU_PROGRAMS[table[0]["benchmark"]]
+        program = OSU_PROGRAMS[table[0].benchmark]
         columns = (*program.columns, *(() if self.strict else (program.median,)))
         first = f"{'# Size':<14}" if program.size else f"{'#':<2}"
         return [
             *(comment(text) for text in program.meaning if not explained),
             first + "".join(f"{name:>18}" for name, _ in columns),
             *(
-                _size_line(row, program, columns) if case_status(row) == "ok" else status_line(row)
+                _size_line(row, program, columns) if row.status == "ok" else status_line(row)
                 for row in table
             ),
             *flag_lines(table),
@@ -145,5 +145,5 @@ def _size_line(row: Row, program: OsuProgram, columns: Iterable[tuple[str, Value
     cells = "".join(f"{number(value(row)):>18}" for _, value in columns)
     if program.size is None:
         return f"  {cells}"
-    shared = row["world_size"] if program.size == "block" else 1
-    return f"{row['message_bytes'] // shared:<14}{cells}"
+    shared = row.world_size or 1 if program.size == "block" else 1
+    return f"{row.message_bytes // shared:<14}{cells}"

@@ -17,7 +17,7 @@ import numpy as np
 
 from commbench.analysis.case_names import telling
 from commbench.analysis.slow_pairs import Matrix
-from commbench.core.texts import limit_text, name_of, size_text
+from commbench.core.texts import name_of, size_text
 from commbench.core.units import format_seconds, natural_key
 from commbench.core.variables import brought_along
 from commbench.results.columns import grouped
@@ -44,7 +44,7 @@ from .figures import (
     size_ticks,
     with_gaps,
 )
-from .quantities import MEDIAN, Quantity
+from .quantities import MEDIAN, Quantity, limit_text
 from .section import Figure, clean
 
 if TYPE_CHECKING:

@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from commbench.core.states import Row, case_status
-from commbench.core.units import NO_NUMBER, SECONDS, Unit
+from commbench.core.states import LimitKind
+from commbench.core.texts import some_of, span_text
+from commbench.core.units import NO_NUMBER, SECONDS, Unit, format_number
 from commbench.results.intervals import interval_of
+from commbench.results.row import Row
 from commbench.stats.interval import Interval
 
 # of rates in GB/s
 RATES: Mapping[str, float] = {"kB/s": 1e-6, "MB/s": 1e-3, "GB/s": 1.0}
+LIMIT_WORDS: Mapping[LimitKind, str] = {
+    "memory": "memory",
+    "nvlink": "published rate of the link",
+    "pcie": "published rate of the link",
+    "line": "published rate of the link",
+    "network": "network",
+    "told": "network",
+}
+MOST_LIMITS = 3  # that a text names
 LEAST_SHOWN = 0.01  # a smaller number is written in a smaller unit
 MOST_SHOWN = 100_000.0  # and a column of larger ones in a larger one
 
@@ -31,7 +42,7 @@ class Quantity:
 
     def unit(self, rows: Iterable[Row]) -> Unit:
         """The unit of a column with these rows."""
-        seen = [row[self.column] for row in rows if row.get(self.column)]
+        seen = [getattr(row, self.column) for row in rows if getattr(row, self.column)]
         names = list(self.units)
         at = names.index(self.usual)
         if not seen:
@@ -53,16 +64,16 @@ MESSAGE_RATE = Quantity("message_rate_per_s", "message rate", {"messages/s": 1.0
 
 
 def is_measured(row: Row) -> bool:
-    return case_status(row) == "ok"
+    return row.status == "ok"
 
 
 def is_collective(row: Row) -> bool:
-    return not row["pair"] and row["busbw_gb_per_s"] is not None
+    return not row.pair and row.busbw_gb_per_s is not None
 
 
 def has_several_pairs(row: Row) -> bool:
     """Whether several pairs send windows of messages at once, whose rate is quoted."""
-    return " " in (row["pair"] or "") and row["window"] is not None
+    return " " in (row.pair or "") and row.window is not None
 
 
 def has_bandwidth(row: Row) -> bool:
@@ -77,7 +88,7 @@ def quoted(rows: Sequence[Row]) -> tuple[Quantity, ...]:
     if any(map(is_collective, rows)):
         return MEDIAN, BUSBW
     rates = ("copy", "stream")
-    is_rate = any(row["window"] is not None or row["benchmark"].startswith(rates) for row in rows)
+    is_rate = any(row.window is not None or row.benchmark.startswith(rates) for row in rows)
     if any(has_several_pairs(row) for row in rows):
         return MESSAGE_RATE, ALGBW
     return (ALGBW,) if is_rate else (MEDIAN,)
@@ -86,7 +97,7 @@ def quoted(rows: Sequence[Row]) -> tuple[Quantity, ...]:
 def in_full(rows: Sequence[Row]) -> tuple[Quantity, ...]:
     """What is quoted where there is room: of a collective also algbw, if it is not the busbw."""
     collectives = filter(is_collective, rows)
-    apart = any(row["algbw_gb_per_s"] != row["busbw_gb_per_s"] for row in collectives)
+    apart = any(row.algbw_gb_per_s != row.busbw_gb_per_s for row in collectives)
     return (MEDIAN, COLLECTIVE_ALGBW, BUSBW) if apart else quoted(rows)
 
 
@@ -94,8 +105,8 @@ def value_cell(row: Row, quantity: Quantity, unit: Unit) -> str:
     """`~165`; the status of a row without numbers stands in place of its time."""
     interval = quantity.of(row)
     if interval is None:
-        is_time = quantity is MEDIAN and case_status(row) != "ok"
-        return case_status(row) if is_time else NO_NUMBER
+        is_time = quantity is MEDIAN and row.status != "ok"
+        return row.status if is_time else NO_NUMBER
     return interval.value_text(unit.text)
 
 
@@ -111,3 +122,14 @@ def text_with_unit(row: Row, quantity: Quantity) -> str:
     if interval is None:
         return NO_NUMBER
     return f"{interval.value_text(unit.text)} {unit.name} {interval.width_text()}"
+
+
+def limit_text(rows: Sequence[Row]) -> str:
+    """`limit 6.83 to 34.6 GB/s: memory (measured copy by a core)`; empty where none is known."""
+    known = [row for row in rows if row.limit_gb_per_s]
+    if not known:
+        return ""
+    rates = span_text([row.limit_gb_per_s for row in known], format_number)
+    limits = sorted({(str(row.limit_name), row.limit_kind) for row in known})
+    texts = [f"{LIMIT_WORDS[kind]} ({name})" if kind else name for name, kind in limits]
+    return f"limit {rates} GB/s: {', '.join(some_of(texts, MOST_LIMITS))}"

@@ -21,7 +21,7 @@ class RowWriter(ABC):
         self._rows: dict[str, Row] = recorded_rows(Path(folder)) if run.get("starts") else {}
 
     def cases(self, entries: Sequence[Entry]) -> None:
-        self._rows |= {row["case_id"]: row for row, _, _ in entries}
+        self._rows |= {row.case_id: row for row, _, _ in entries}
 
     def end(self, run: Mapping[str, Any]) -> None:
         if status_of_run(run) != "running":  # else further launches follow

@@ -21,7 +21,6 @@ from commbench.analysis.slow_pairs import CLASSES, Matrix
 from commbench.core.layout import pairs_text
 from commbench.core.texts import message_text
 from commbench.core.units import format_seconds, natural_key, plural
-from commbench.results.flags import warnings_of
 from commbench.results.row import Row
 
 from . import plots
@@ -264,7 +263,7 @@ def _references(summary: Summary) -> list[Table]:
 def _origins(summary: Summary) -> Iterator[Section]:
     """Flags, what was not measured, and the machines."""
     measured = (row for row in summary.results.rows if row.status == "ok")
-    counts = Counter(flag for row in measured for flag in sorted(warnings_of(row)))
+    counts = Counter(flag for row in measured for flag in sorted(row.warnings))
     flags = [(name, count, *flag_named(name)) for name, count in counts.most_common()]
     yield Section("Flags", tables=table(FLAG_HEADS, flags))
     left = [f"Left out: {line}" for line in summary.left_out()]

@@ -14,6 +14,7 @@ from commbench.analysis.case_names import (
     SharedItems,
     differing,
     label_notes,
+    shown_value,
     telling,
 )
 from commbench.analysis.cold_start import until_full_speed
@@ -21,7 +22,6 @@ from commbench.analysis.disturbances import disturbances_text
 from commbench.analysis.effective_settings import settings_texts
 from commbench.analysis.fit import by_window
 from commbench.analysis.slow_pairs import matrices
-from commbench.core.states import Row, case_status
 from commbench.core.terminal import (
     GAP,
     UNLIMITED_WIDTH,
@@ -35,15 +35,14 @@ from commbench.core.texts import (
     message_text,
     setting_text,
     setting_texts,
-    shown_value,
     size_text,
     span_text,
 )
 from commbench.core.units import NO_NUMBER, Unit, natural_key, plural
 from commbench.core.variables import TABLE, brought_along, is_number
-from commbench.results.columns import grouped, hashable, row_order
-from commbench.results.flags import warnings_of
+from commbench.results.columns import grouped, row_order
 from commbench.results.intervals import interval_note, marks_note
+from commbench.results.row import Row
 from commbench.stats.interval import Interval, widest
 
 from .footnotes import is_unfinished
@@ -88,7 +87,7 @@ def side_by_side(
 ) -> str:
     """The whole text; launches are merged to their median, but of streams. `records` are those of
     the runs, `again` the command that shows each of them."""
-    ok = [row for row in rows if case_status(row) == "ok"]
+    ok = [row for row in rows if row.status == "ok"]
     shared = SharedItems.of(ok)
     measured = list(map(shared.taken_from, ok))
     streams = [row for row in measured if is_stream_soak(row)]
@@ -97,7 +96,7 @@ def side_by_side(
     notes = [
         *shared.notes,
         *label_notes(measured),
-        *settings_texts(records, {row["benchmark"] for row in measured}),
+        *settings_texts(records, {row.benchmark for row in measured}),
         *_lost_texts(measured, len(rows)),
         *_sentences(others, headings),
         *_flags(measured),
@@ -132,10 +131,10 @@ def _streams_texts(streams: Sequence[Row], terminal: Terminal) -> Iterator[str]:
 
 def _title(rows: Sequence[Row], timed: Sequence[Row]) -> str:
     """The only backend, how many ranks were where, and what ± and the marks mean of `timed`."""
-    backends = {str(row["backend"]) for row in rows}
-    sizes = [int(row["world_size"]) for row in rows if row["world_size"]]
+    backends = {str(row.backend) for row in rows}
+    sizes = [int(row.world_size) for row in rows if row.world_size]
     ranks = span_text(sizes) if sizes else "no"
-    nodes = max((int(row["nodes"] or 1) for row in rows), default=1)
+    nodes = max((int(row.nodes or 1) for row in rows), default=1)
     where = ", no network" if nodes == 1 else f" on up to {nodes} nodes"
     only = f"{backends.pop()}, " if len(backends) == 1 else ""
     medians = [*filter(None, map(MEDIAN.of, timed))]
@@ -155,7 +154,7 @@ def _tables_text(
         benchmark = point["benchmark"]
         title = _table_title(point, [each for each in points if each["benchmark"] == benchmark])
         yield terminal.styled(terminal.paragraph(title), "bold")
-        full = _in_full([row for row in rows if row["benchmark"] == benchmark], beside_bandwidth)
+        full = _in_full([row for row in rows if row.benchmark == benchmark], beside_bandwidth)
         yield _table(listed, full, headings, terminal)
 
 
@@ -163,8 +162,8 @@ def _tables(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
     """The rows by the variables of APART and the window that was asked for."""
     series: dict[tuple[Any, ...], list[Row]] = {}
     for row in sorted(rows, key=row_order):
-        key = tuple(hashable(row[name]) for name in (*APART, *BESIDE))
-        series.setdefault(key, []).append({**row, "message_bytes": row["message_bytes"] or 0})
+        key = tuple(getattr(row, name) for name in (*APART, *BESIDE))
+        series.setdefault(key, []).append(row)
     tables: dict[tuple[Any, ...], list[Row]] = {}
     for key, sizes in series.items():
         for window, group in by_window(sizes):
@@ -174,7 +173,7 @@ def _tables(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
 
 def _table_title(point: Point, others: Sequence[Point]) -> str:
     """The variables in which the tables of a benchmark differ; empty for its only one."""
-    names = [name for name in point if any(other[name] != point[name] for other in others)]
+    names = [name for name in point if any(getattr(other, name) != point[name] for other in others)]
     values = setting_texts(point, names)
     return ", ".join([str(point["benchmark"]), *values]) if values else ""
 
@@ -183,14 +182,14 @@ def _headings(rows: Sequence[Row]) -> dict[tuple[Any, ...], str]:
     """Values of BESIDE -> the name of their columns: what differs."""
     names = telling(rows, BESIDE)
     headings = {}
-    for own in grouped(rows, lambda row: str(row["backend"])).values():
+    for own in grouped(rows, lambda row: str(row.backend)).values():
         within = differing(own, names)
         shown = [name for name in names if name not in IMPLIED or name in within]
         for row in own:
             values = {name: shown_value(row, name) for name in shown}
             words = [_heading_word(*each) for each in values.items() if each[1] not in EMPTY]
             usual = "no" if shown[:1] == ["label"] else "default"
-            alone = f"{usual} {shown[0]}" if shown else str(row["backend"])
+            alone = f"{usual} {shown[0]}" if shown else str(row.backend)
             headings[_column_of(row)] = " ".join(words) or alone
     return headings
 
@@ -203,13 +202,13 @@ def _heading_word(name: str, value: Any) -> str:
 
 
 def _column_of(row: Row) -> tuple[Any, ...]:
-    return tuple(hashable(row[name]) for name in BESIDE)
+    return tuple(getattr(row, name) for name in BESIDE)
 
 
 def _in_full(rows: Sequence[Row], beside_bandwidth: bool) -> tuple[Quantity, ...]:
     """What all tables of a benchmark show where there is room: of messages from 1 KiB on, one at a
     time, also the bandwidth, unless another benchmark tells it."""
-    large = any(row["pair"] and row["message_bytes"] > KIB for row in rows if row["message_bytes"])
+    large = any(row.pair and row.message_bytes > KIB for row in rows if row.message_bytes)
     of_times = large and not beside_bandwidth and quoted(rows) == (MEDIAN,)
     return (MEDIAN, ALGBW) if of_times else in_full(rows)
 
@@ -222,13 +221,13 @@ def _table(
 ) -> str:
     """Sizes down, backends across; several tables where the terminal is too narrow for one. `full`
     is shown where there is room."""
-    ordered = sorted(rows, key=lambda row: (natural_key(row["pair"]), row["message_bytes"]))
-    lines = grouped(ordered, lambda row: (row["pair"] or "-", row["message_bytes"]))
+    ordered = sorted(rows, key=lambda row: (natural_key(row.pair), row.message_bytes))
+    lines = grouped(ordered, lambda row: (row.pair or "-", row.message_bytes))
     cells = grouped(
-        ordered, lambda row: (row["pair"] or "-", row["message_bytes"], headings[_column_of(row)])
+        ordered, lambda row: (row.pair or "-", row.message_bytes, headings[_column_of(row)])
     )
     names = sorted({heading for _, _, heading in cells}, key=natural_key)
-    benchmark = TableColumn(str(rows[0]["benchmark"]), right=True)
+    benchmark = TableColumn(str(rows[0].benchmark), right=True)
     leading: Columns = [(benchmark, [message_text(size) for _, size in lines])]
     if len({pair for pair, _ in lines}) > 1:
         leading.append((TableColumn("pair"), [pair for pair, _ in lines]))
@@ -292,8 +291,8 @@ def _over_launches(rows: Sequence[Row], quantity: Quantity) -> Interval | None:
 def _sentences(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str]) -> Iterator[str]:
     """`gloo: 8 B latency 46.1 us, 8 MiB bandwidth 4.94 GB/s, 8 MiB busbw 1.65 GB/s`, each
     heading: only what is one case in all of them."""
-    sized = [row for row in rows if row["message_bytes"]]
-    pairs = [row for row in sized if row["pair"]]
+    sized = [row for row in rows if row.message_bytes]
+    pairs = [row for row in sized if row.pair]
     kinds = (
         ([row for row in pairs if not has_bandwidth(row)], MEDIAN, min, "latency"),
         ([row for row in pairs if has_bandwidth(row)], ALGBW, max, "bandwidth"),
@@ -302,13 +301,13 @@ def _sentences(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str]) -> 
     parts: dict[str, list[str]] = {}
     for alike, quantity, pick, word in kinds:
         by_heading = grouped(alike, lambda row: headings[_column_of(row)])
-        sizes = [{row["message_bytes"] for row in own} for own in by_heading.values()]
+        sizes = [{row.message_bytes for row in own} for own in by_heading.values()]
         shared = set.intersection(*sizes) if sizes else set()
         if not shared or len(set(map(_line_of, alike))) > 1:
             continue
         size = pick(shared)
-        at_size = [row for row in alike if row["message_bytes"] == size]
-        if len({row.get("window") for row in at_size}) > 1:
+        at_size = [row for row in alike if row.message_bytes == size]
+        if len({row.window for row in at_size}) > 1:
             continue
         for heading, own in grouped(at_size, lambda row: headings[_column_of(row)]).items():
             unit = quantity.unit(own)
@@ -320,12 +319,12 @@ def _sentences(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str]) -> 
 
 def _line_of(row: Row) -> tuple[Any, ...]:
     """What cases share that differ in the heading, the size and the window at most."""
-    return tuple(hashable(row[name]) for name in (*APART, "pair"))
+    return tuple(getattr(row, name) for name in (*APART, "pair"))
 
 
 def _flags(rows: Sequence[Row]) -> list[str]:
     """How many cases have each flag: the tables of single runs say which."""
-    flags = (name for row in rows for name in warnings_of(row) - {"oversubscribed"})
+    flags = (name for row in rows for name in set(row.warnings) - {"oversubscribed"})
     counted = sorted(Counter(flags).items(), key=lambda item: (-item[1], item[0]))
     counts = (f"{name} on {plural(count, 'number', 'numbers')}" for name, count in counted)
     return [f"flags: {', '.join(counts)}"] if counted else []
@@ -333,5 +332,5 @@ def _flags(rows: Sequence[Row]) -> list[str]:
 
 def _place(row: Row) -> tuple[Any, ...]:
     """Latency first, then other messages between pairs, then collectives."""
-    name = str(row["benchmark"])
-    return name != "p2p_latency", not row["pair"], name, row_order(row)
+    name = str(row.benchmark)
+    return name != "p2p_latency", not row.pair, name, row_order(row)

@@ -10,11 +10,11 @@ from statistics import median
 
 from commbench.analysis.case_names import case_names
 from commbench.analysis.reference import ITSELF, fact
-from commbench.core.states import Row
 from commbench.core.terminal import TableColumn, Terminal, table_text
 from commbench.core.texts import span_text
 from commbench.core.units import NO_NUMBER, Unit, bit_rate_unit, format_number, plural
 from commbench.results.columns import grouped
+from commbench.results.row import Row
 from commbench.stats.thresholds import FULL_SPEED_SHARE
 
 RAMP = ("end_gb_per_s", "first_second_gb_per_s", "full_speed_s", "least_gb_per_s", "retransmits")
@@ -36,17 +36,17 @@ WORD_END = re.compile(r" (?![kKMGT]?i?B\b)")  # 16 KiB is one word
 
 
 def is_stream_soak(row: Row) -> bool:
-    return row.get("end_gb_per_s") is not None
+    return row.end_gb_per_s is not None
 
 
 def repetition_bytes(row: Row) -> int:
     """Of a measured repetition: all writes between two stamps."""
-    return int(row["operations_per_sample"]) * int(row["message_bytes"])
+    return (row.operations_per_sample or 1) * row.message_bytes
 
 
 def bit_unit(soaks: Sequence[Row]) -> Unit:
     """One for all, which fits the rate at the end of most."""
-    ends = [row["end_gb_per_s"] for row in soaks]
+    ends = [row.end_gb_per_s for row in soaks if row.end_gb_per_s is not None]
     return bit_rate_unit(median(ends or [0.0]))
 
 
@@ -79,37 +79,38 @@ def _numbered(names: Sequence[str], soaks: Sequence[Row]) -> Iterator[str]:
     """Several runs of a case with their trials, or their numbers where these do not tell them
     apart."""
     runs = grouped(zip(names, soaks, strict=True), itemgetter(0))
-    trials = {name: [row["trial"] for _, row in own] for name, own in runs.items()}
+    trials = {name: [row.trial for _, row in own] for name, own in runs.items()}
     numbers = {name: count(1) for name in runs}
     for name, row in zip(names, soaks, strict=True):
         number = next(numbers[name])
         if len(runs[name]) == 1:
             yield name
         elif len(set(trials[name])) == len(trials[name]):
-            yield f"{name}, trial {row['trial']}"
+            yield f"{name}, trial {row.trial}"
         else:
             yield f"{name}, run {number}"
 
 
 def _cells(row: Row, unit: Unit) -> tuple[str, ...]:
-    after_s = row["full_speed_s"]
-    resent = row["retransmits"]
+    after_s = row.full_speed_s
+    resent = row.retransmits
     # within a node the limit is the memory's, of which a stream uses little
-    share = row["efficiency"] if fact(row, "span") == "between" else None
+    share = row.efficiency if fact(row, "span") == "between" else None
     return (
-        unit.text(row["algbw_gb_per_s"]),
+        unit.text(row.algbw_gb_per_s),
         NO_NUMBER if share is None else format_number(100 * share),
-        unit.text(row["end_gb_per_s"]),
-        unit.text(row["first_second_gb_per_s"]),
+        unit.text(row.end_gb_per_s),
+        unit.text(row.first_second_gb_per_s),
         NO_NUMBER if after_s is None else f"{after_s:.1f}",
-        unit.text(row["least_gb_per_s"]),
+        unit.text(row.least_gb_per_s),
         NO_NUMBER if resent is None else str(resent),
     )
 
 
 def _is_slow_at_first(row: Row) -> bool:
-    first = row["first_second_gb_per_s"]
-    return first is not None and first < FULL_SPEED_SHARE * row["end_gb_per_s"]
+    first = row.first_second_gb_per_s
+    end = row.end_gb_per_s
+    return first is not None and end is not None and first < FULL_SPEED_SHARE * end
 
 
 def slow_start_text(soaks: Sequence[Row], unit: Unit) -> str:
@@ -119,15 +120,15 @@ def slow_start_text(soaks: Sequence[Row], unit: Unit) -> str:
     known = [
         row
         for row in soaks
-        if row["first_second_gb_per_s"] is not None and fact(row, "peer") != ITSELF
+        if row.first_second_gb_per_s is not None and fact(row, "peer") != ITSELF
     ]
     slow = [row for row in known if _is_slow_at_first(row)]
     counted = plural(len(known), "stream", "streams")
     if not slow:
         return f"A fresh connection is no slower than a reused one in {counted}." if known else ""
     factors = span_text([fact(row, "fresh_over_reused") for row in slow], format_number)
-    firsts = span_text([row["first_second_gb_per_s"] for row in slow], unit.text)
-    ends = span_text([row["end_gb_per_s"] for row in slow], unit.text)
+    firsts = span_text([row.first_second_gb_per_s for row in slow], unit.text)
+    ends = span_text([row.end_gb_per_s for row in slow], unit.text)
     return (
         f"A fresh connection is slower than a reused one in {len(slow)} of {counted}: its first"
         f" second has {factors} x the rate at the end ({firsts} of {ends} {unit.name})."
@@ -140,15 +141,15 @@ def stream_sentences(soaks: Sequence[Row]) -> list[str]:
         return []
     unit = bit_unit(soaks)
     lines = [
-        f"{name}: {unit.text(row['end_gb_per_s'])} {unit.name} at the end{_ramp_text(row, unit)}."
+        f"{name}: {unit.text(row.end_gb_per_s)} {unit.name} at the end{_ramp_text(row, unit)}."
         for name, row in zip(case_names(soaks), soaks, strict=True)
     ]
     return [*filter(None, [slow_start_text(soaks, unit)]), *lines]
 
 
 def _ramp_text(row: Row, unit: Unit) -> str:
-    first = f", {unit.text(row['first_second_gb_per_s'])} in the first second"
-    after_s = row["full_speed_s"]
+    first = f", {unit.text(row.first_second_gb_per_s)} in the first second"
+    after_s = row.full_speed_s
     full_speed = (
         "; the rate may still rise" if after_s is None else f", full speed after {after_s:.1f} s"
     )

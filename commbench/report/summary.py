@@ -30,7 +30,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.units import format_number, format_seconds, plural
 from commbench.core.variables import MAPS, NAMES
 from commbench.results.columns import grouped
-from commbench.results.flags import is_bound, warnings_of
+from commbench.results.flags import is_bound
 from commbench.results.intervals import interval_note, interval_of
 from commbench.results.load import Paths, newest_rows, read_cases
 from commbench.results.row import Row
@@ -203,7 +203,7 @@ class Summary:
     @functools.cached_property
     def unjudged_pairs(self) -> str:
         """Why links can't be judged: most of their cases say nothing about one; else empty."""
-        warnings = [warnings_of(row) for row in self.pairs if row.status == "ok"]
+        warnings = [set(row.warnings) for row in self.pairs if row.status == "ok"]
         unusable = [names & UNUSABLE for names in warnings if names & UNUSABLE]
         if 2 * len(unusable) <= len(warnings):
             return ""
@@ -276,12 +276,12 @@ class Summary:
 
     def stability(self) -> list[str]:
         """Which soaks were stable, and when the others dipped."""
-        cases, folders = self.results.cases, self.results.folders
-        soaks = cases[(cases["status"] == "ok") & (cases["timing"] == "soak")]
-        stored = {folders[run] for run in set(soaks["run_id"]) & set(folders)}
+        folders = self.results.folders
+        soaks = [row for row in self.results.rows if row.status == "ok" and row.timing == "soak"]
+        stored = {folders[row.run_id] for row in soaks if row.run_id in folders}
         intervals = stored_intervals(soaks, sorted(stored))
         found = {} if intervals is None else stabilities(intervals)
-        rows = {(row["run_id"], row["case_id"]): row for row in without_shared(row_dicts(soaks))}
+        rows = {(row.run_id, row.case_id): row for row in without_shared(soaks)}
         names = case_names([rows[key] for key in found])
         return list(stability_sentences(names, list(found.values())))
 

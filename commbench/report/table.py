@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 from commbench.analysis.slow_pairs import MATRIX_VARIABLES, Matrix
 from commbench.analysis.symmetric_pairs import symmetry_text
 from commbench.core.layout import pairs_text
-from commbench.core.states import Row, case_status
 from commbench.core.terminal import Terminal, printable
 from commbench.core.texts import some_of
 from commbench.core.units import (
@@ -23,6 +22,7 @@ from commbench.core.units import (
 )
 from commbench.core.variables import SIZES
 from commbench.results.columns import VARIABLES, grouped
+from commbench.results.row import Row
 
 from .row_writer import RowWriter
 from .streams import is_stream_soak
@@ -56,15 +56,15 @@ class Listing(RowWriter):
 
     def text(self, run: Mapping[str, Any], rows: Sequence[Row]) -> str:
         """All tables of a run; all other lines begin with #."""
-        known = [row for row in rows if row["benchmark"] in self.programs]
+        known = [row for row in rows if row.benchmark in self.programs]
         lines = [*preface(run, rows, self.tool), *map(comment, self.notes(known))]
         explained: set[str] = set()
         for table in tables(known, self.varying):
-            benchmark = table[0]["benchmark"]
+            benchmark = table[0].benchmark
             lines += ["", heading(table, rows, self.programs[benchmark], self.varying)]
             lines += self.table_lines(table, benchmark in explained)
             explained.add(benchmark)
-        missing = Counter(row["benchmark"] for row in rows if row["benchmark"] not in self.programs)
+        missing = Counter(row.benchmark for row in rows if row.benchmark not in self.programs)
         lines += [""] if missing else []
         for name, count in sorted(missing.items()):
             rest = f"its {count} row(s) are in the other writers: console, parquet, jsonl"
@@ -128,16 +128,24 @@ def tables(rows: Iterable[Row], columns: Collection[str]) -> list[list[Row]]:
     the given columns."""
     varying = {*LINE_VARIABLES, *columns} - {"benchmark"}
     shared = [column.name for column in VARIABLES if column.name not in varying]
-    rows_by_table = grouped(rows, lambda row: tuple(natural_key(row[name]) for name in shared))
+    rows_by_table = grouped(
+        rows, lambda row: tuple(natural_key(getattr(row, name)) for name in shared)
+    )
     order = (
         *(name for name in columns if name != "in_place"),
         *SIZES,
         "in_place",
     )
     return [
-        sorted(rows_by_table[key], key=lambda row: [natural_key(row[name]) for name in order])
+        sorted(
+            rows_by_table[key], key=lambda row: [natural_key(getattr(row, name)) for name in order]
+        )
         for key in sorted(rows_by_table)
     ]
+
+
+def _key(row: Row, names: Iterable[str]) -> tuple[Any, ...]:
+    return tuple(natural_key(getattr(row, name)) for name in names)
 
 
 def heading(
@@ -154,33 +162,33 @@ def heading(
 
 def status_line(row: Row, more: str = "") -> str:
     """The status of a row without numbers, and its reason."""
-    return comment(
-        f"{row['status']}: {format_bytes(row['message_bytes'] or 0)}{more}: {row['reason']}"
-    )
+    return comment(f"{row.status}: {format_bytes(row.message_bytes)}{more}: {row.reason}")
 
 
 def flag_lines(table: Iterable[Row]) -> list[str]:
     """A line for each flag of the measured rows, with their sizes."""
     sizes: dict[str, dict[str, None]] = {}
     for row in table:
-        for flag in row["warnings"] or () if case_status(row) == "ok" else ():
-            sizes.setdefault(flag, {})[format_bytes(row["message_bytes"] or 0)] = None
+        for flag in row.warnings or () if row.status == "ok" else ():
+            sizes.setdefault(flag, {})[format_bytes(row.message_bytes or 0)] = None
     return [comment(f"{flag}: {', '.join(texts)}") for flag, texts in sorted(sizes.items())]
 
 
 def has_own_buffers(rows: Iterable[Row]) -> bool:
     """Whether each message of a window had memory of its own, which no other tool does."""
-    return any(row["buffers"] == "own" and (row["window"] or 1) > 1 for row in rows)
+    return any(row.buffers == "own" and (row.window or 1) > 1 for row in rows)
 
 
 def _varies(rows: Iterable[Row], name: str) -> bool:
-    return len({value_text(row[name]) for row in rows if row[name] is not None}) > 1
+    values = (getattr(row, name) for row in rows)
+    return len({value_text(value) for value in values if value is not None}) > 1
 
 
 def _first_values(rows: Sequence[Row], names: Iterable[str]) -> str:
     """The first value of each variable that has one."""
     first = {
-        name: next((row[name] for row in rows if row[name] is not None), None) for name in names
+        name: next((each for row in rows if (each := getattr(row, name)) is not None), None)
+        for name in names
     }
     return ", ".join(
         f"{name} {value_text(value)}"
@@ -231,9 +239,7 @@ def _matrix_lines(matrix: Matrix) -> list[str]:
     cells = dict.fromkeys(itertools.product(ranks, repeat=2), ".")
     for pair, row in matrix.rows.items():
         mark = "!" if pair in matrix.slow else ""
-        cells[pair] = (
-            f"{mark}{matrix.number(pair)}" if case_status(row) == "ok" else str(row["status"])[:4]
-        )
+        cells[pair] = f"{mark}{matrix.number(pair)}" if row.status == "ok" else str(row.status)[:4]
     width = max(map(len, [*cells.values(), *map(str, ranks)]))
     side = len(str(ranks[-1]))
     lines = [[" " * side, *(f"{rank:>{width}}" for rank in ranks)]]
@@ -260,11 +266,11 @@ def _class_lines(matrix: Matrix) -> list[str]:
 def _note_lines(matrix: Matrix) -> list[str]:
     """The number of cases with each flag, and why cases were not measured."""
     rows = matrix.rows.values()
-    flags = Counter(flag for row in rows for flag in row["warnings"] or ())
+    flags = Counter(flag for row in rows for flag in row.warnings or ())
     counts = ", ".join(f"{flag} {count}" for flag, count in sorted(flags.items()))
     lines = [f"  flags: {counts}"] if flags else []
-    lost = (pair for pair, row in matrix.rows.items() if case_status(row) != "ok")
-    reasons = grouped(lost, lambda pair: (matrix.rows[pair]["status"], matrix.rows[pair]["reason"]))
+    lost = (pair for pair, row in matrix.rows.items() if row.status != "ok")
+    reasons = grouped(lost, lambda pair: (matrix.rows[pair].status, matrix.rows[pair].reason))
     for (status, reason), pairs in reasons.items():
         named = some_of([pairs_text([pair]) for pair in sorted(pairs)], MAX_NAMED_PAIRS)
         lines.append(f"  {status} {' '.join(named)}: {reason}")

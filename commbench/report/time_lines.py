@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.states import Row
 from commbench.core.terminal import TableColumn, Terminal, table_text
 from commbench.core.units import NO_NUMBER, Unit, format_number, format_seconds
+from commbench.results.row import Row
 
 from .streams import repetition_bytes
 
@@ -31,7 +31,7 @@ Column = NDArray[np.float64]
 
 def time_line(row: Row) -> TimeLine | StreamLine:
     """An empty one for the intervals of a soak."""
-    if row["headline"] != "receiver":
+    if row.headline != "receiver":
         return TimeLine()
     return StreamLine(repetition_bytes(row))
 

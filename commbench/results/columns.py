@@ -21,9 +21,8 @@ from functools import cache
 from typing import Any, TypeVar, cast
 
 from commbench.core.errors import Unreadable
-from commbench.core.states import Row as AnyRow
 from commbench.core.units import format_bytes, natural_key, short_pairs
-from commbench.core.variables import NAMES, TABLE, Kind, is_usual
+from commbench.core.variables import NAMES, TABLE, Kind, Variables, is_usual
 
 from .row import KINDS, ColumnRole, Row
 
@@ -130,22 +129,24 @@ def arrow_schema(table: str) -> Any:
     return pa.schema(fields, metadata={"schema_version": str(SCHEMA_VERSION)})
 
 
-def of_same_run(row: AnyRow, differing: Container[str]) -> tuple[Any, ...]:
+def of_same_run(row: Row, differing: Container[str]) -> tuple[Any, ...]:
     """What rows of a run have in common that differ in these variables at most."""
-    return (row.get("run_id"), *(hashable(row[name]) for name in NAMES if name not in differing))
+    return (row.run_id, *(getattr(row, name) for name in NAMES if name not in differing))
 
 
-def case_text(case: AnyRow) -> str:
-    """A row, or the fields of a Case, as `p2p_latency 1x2 0-1 1 KiB`; of many pairs, the first and
+def case_text(case: Variables) -> str:
+    """A case, or that of a row, as `p2p_latency 1x2 0-1 1 KiB`; of many pairs, the first and
     the last. Of an overlap with its part: `all_reduce 1x2 1 KiB, matmul together`; of a job with
     what it is replayed with: `replay 1x2, gaps matmul late 1:2ms`."""
-    size = format_bytes(case["message_bytes"]) if case["message_bytes"] else ""
-    place = short_pairs(case["pair"] or "") or place_text(case.get("node"))
-    text = " ".join(filter(None, (case["benchmark"], case["layout"], place, size)))
+    size = format_bytes(case.message_bytes) if case.message_bytes else ""
+    place = short_pairs(case.pair or "") or place_text(case.node)
+    text = " ".join(filter(None, (case.benchmark, case.layout, place, size)))
     replayed = [
-        f"{name} {case[name]}" for name in ("gaps", "late") if not is_usual(name, case.get(name))
+        f"{name} {value}"
+        for name, value in (("gaps", case.gaps), ("late", case.late))
+        if not is_usual(name, value)
     ]
-    part = " ".join(filter(None, (case.get("overlap"), case.get("timed"), *replayed)))
+    part = " ".join(filter(None, (case.overlap, case.timed, *replayed)))
     return f"{text}, {part}" if part else text
 
 
@@ -155,9 +156,9 @@ def place_text(node: str | None) -> str:
     return f"{len(nodes)} nodes at once" if len(nodes) > 1 else "".join(f"node {n}" for n in nodes)
 
 
-def row_order(row: AnyRow) -> tuple[Any, ...]:
-    """Sort key of a row, or of the fields of a Case."""
-    return tuple(natural_key(row[name]) for name in NAMES)
+def row_order(row: Variables) -> tuple[Any, ...]:
+    """Sort key of a row or case."""
+    return tuple(natural_key(getattr(row, name)) for name in NAMES)
 
 
 def hashable(value: Any) -> Any:

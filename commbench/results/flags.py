@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from .row import Row
 from .run_folder import mapping_or_empty
 
 
@@ -93,17 +94,7 @@ def is_bound(run: Mapping[str, Any]) -> bool:
     return binding_text(run) not in ("", UNBOUND)
 
 
-def warnings_of(row: Mapping[str, Any]) -> frozenset[str]:
-    """The flags of a case; in a row of commbench.load they are one text."""
-    flags = row.get("warnings")
-    return (
-        frozenset()
-        if flags is None
-        else frozenset(flags.split() if isinstance(flags, str) else flags)
-    )
-
-
-def shared_flags(rows: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+def shared_flags(rows: Iterable[Row]) -> frozenset[str]:
     """The flags that all of these rows have."""
-    flags = [warnings_of(row) for row in rows]
+    flags = [frozenset(row.warnings) for row in rows]
     return frozenset.intersection(*flags) if flags else frozenset()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from operator import itemgetter
 
-from commbench.core.states import Row, case_status
 from commbench.results.columns import GOOD_LEVEL, grouped
+from commbench.results.row import Row
 from commbench.stats.interval import CERTAIN, ORDER_OF_MAGNITUDE, Interval
 
 
@@ -15,18 +15,18 @@ def interval_of(row: Row, column: str = "median_s") -> Interval | None:
 
     The interval is that of the time: both have the same visits.
     """
-    value = row[column]
-    if value is None or case_status(row) != "ok":
+    value = getattr(row, column)
+    if value is None or row.status != "ok":
         return None
     n, of = _basis(row)
-    low_s = row["ci_low_s"]
-    high_s = row["ci_high_s"]
+    low_s = row.ci_low_s
+    high_s = row.ci_high_s
     if low_s is None or high_s is None:
         return Interval(float(value), n=n, of=of)
-    level = row.get("interval_level") or GOOD_LEVEL
+    level = row.interval_level or GOOD_LEVEL
     if column == "median_s":
         return Interval(float(value), float(low_s), float(high_s), level, n, of)
-    product = value * row["median_s"]
+    product = value * row.median_s
     if not low_s:
         return Interval(float(value), n=n, of=of)
     return Interval(float(value), product / high_s, product / low_s, level, n, of)
@@ -40,13 +40,12 @@ def known_interval(row: Row) -> Interval | None:
 
 def _basis(row: Row) -> tuple[int, str]:
     """How many values the median is the middle of, and what they are."""
-    kind = row.get("interval_of")
+    kind = row.interval_of
     if kind == "launches":
-        # a row that combines several runs has their number
-        return int(row.get("launches") or len(set(row.get("visit_launches") or (0,)))), "launches"
+        return len(set(row.visit_launches or (0,))), "launches"
     if kind == "visits":
-        return int(row.get("visits") or 1), "visits"
-    return int(row.get("repetitions") or 1), "repetitions"
+        return int(row.visits or 1), "visits"
+    return int(row.repetitions or 1), "repetitions"
 
 
 def interval_note(intervals: Iterable[Interval]) -> str:

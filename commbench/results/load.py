@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 from commbench.core.errors import CommbenchError, ConfigError, Unreadable, no_permission
 from commbench.core.states import Phase
 from commbench.core.terminal import first_line
+from commbench.core.units import natural_key
 from commbench.core.variables import NAMES
 
-from .columns import TABLES, check_version, row_order
+from .columns import TABLES, check_version
 from .jsonl import is_json
 from .row import Row, column_values, stored_row
 from .run_folder import PARTS, RECORD, file_bytes, walk
@@ -388,7 +389,7 @@ def counting_ranks(case: Row, ranks: NDArray[np.int64]) -> NDArray[np.bool_]:
 def in_table_order(cases: pd.DataFrame) -> pd.DataFrame:
     """The cases run by run, each in the order of tables."""
     rows = row_dicts(cases[["run_id", *NAMES]])
-    keys = [(row["run_id"], row_order(row)) for row in rows]
+    keys = [(row["run_id"], *(natural_key(row[name]) for name in NAMES)) for row in rows]
     order = sorted(range(len(keys)), key=keys.__getitem__)
     return cases.iloc[order].reset_index(drop=True)
 

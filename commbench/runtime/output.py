@@ -23,11 +23,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from commbench.core.states import UNFINISHED, Row, case_status
+from commbench.core.states import UNFINISHED
 from commbench.core.terminal import TERMINAL, Terminal, printable
 from commbench.core.units import format_seconds
 from commbench.core.variables import Case
 from commbench.results.columns import case_text
+from commbench.results.row import Row
 
 from .printing import SafeStream, write_unchanged
 
@@ -215,19 +216,19 @@ class Reporter:
         self._state.cases = cases
 
     def starts(self, case: Case) -> None:
-        self._state.current = case_text(vars(case))
+        self._state.current = case_text(case)
         self._show()
 
     def finished(self, rows: Sequence[Row]) -> None:
         """A visit of a case has ended; a round of pairs and nodes at once have several rows."""
         ended = []
         for row in rows:
-            case_id = row["case_id"]
+            case_id = row.case_id
             if case_id in self._unfinished:
                 self._left -= Counter([self._unfinished.pop(case_id)])  # drops counts of 0
-            if row["stop_reason"] in UNFINISHED:
+            if row.stop_reason in UNFINISHED:
                 self._finished.discard(case_id)
-                visits = row.get("visits") or 1
+                visits = row.visits or 1
                 self._unfinished[case_id] = visits
                 self._left[visits] += 1
                 continue
@@ -236,9 +237,9 @@ class Reporter:
                 ended.append(row)
             self._finished.add(case_id)
         self._count()
-        slowest = max(rows, key=lambda row: row["median_s"] or 0.0)
-        number = format_seconds(slowest["median_s"])
-        result = number if case_status(slowest) == "ok" else slowest["status"]
+        slowest = max(rows, key=lambda row: row.median_s or 0.0)
+        number = format_seconds(slowest.median_s)
+        result = number if slowest.status == "ok" else slowest.status
         self._state.last = f"{case_text(slowest)} {result}"
         if ended and not self._has_parent and self._bar is None:
             line = f"[{len(self._finished)}/{self._state.cases}] {_ended_text(ended)}"
@@ -290,12 +291,12 @@ class Reporter:
 def _ended_text(rows: Sequence[Row]) -> str:
     """A case and its result; of rows that were measured at once how many there are, the fastest and
     the slowest."""
-    failed = next((row for row in rows if case_status(row) != "ok"), None)
+    failed = next((row for row in rows if row.status != "ok"), None)
     first = failed or rows[0]
     if failed is not None:
         result = f"{first['status']}: {first['reason']}"
     else:
-        seconds = [row["median_s"] for row in rows]
+        seconds = [row.median_s or 0.0 for row in rows]
         ends = dict.fromkeys((format_seconds(min(seconds)), format_seconds(max(seconds))))
         result = " to ".join(ends)
     rest = f" and {len(rows) - 1} more" if len(rows) > 1 else ""

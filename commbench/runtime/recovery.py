@@ -13,6 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from commbench.core.states import CaseStatus
+from commbench.results.row import Row
 from commbench.results.run_folder import read_record, replace_file, write_json
 
 MAX_BREAKS = 2  # a case that broke the world this often is not tried again
@@ -43,7 +44,7 @@ class EarlierVisits:
     are the numbers that follow.
     """
 
-    row: Mapping[str, Any]
+    row: Row
     times: tuple[NDArray[Any], ...]
     last: int
     blocks: int

@@ -23,7 +23,6 @@ from commbench.core.states import STAGES, Row, Stage, case_status, status_of_run
 from commbench.core.units import plural
 from commbench.core.variables import NAMES
 from commbench.results.columns import case_text, grouped, hashable
-from commbench.results.flags import warnings_of
 from commbench.results.load import Paths, frame_of, read_cases, row_dicts
 from commbench.results.network_cards import interface_rails, port_rails
 
@@ -120,7 +119,7 @@ class Acceptance:
                 for row in own
                 if case_status(row) == "invalid"
             ]
-            flags = set().union(*(warnings_of(row) & UNUSABLE for row in own))
+            flags = set().union(*(set(row.warnings) & UNUSABLE for row in own))
             marked = f" (flags: {', '.join(sorted(flags))})" if flags else ""
             faults = [*wrong, *(f"{each.text}{marked}" for each in slow if each.node == node)]
             early = self._ended_early("alone", node)

@@ -9,7 +9,6 @@ from typing import Literal
 from commbench.analysis.normal import Judged
 from commbench.core.states import Row
 from commbench.core.units import format_factor, format_number, plural
-from commbench.results.flags import warnings_of
 from commbench.stats.verdict import Comparison
 
 Answer = Literal["PASS", "FAIL", "SUSPECT", "UNDECIDED"]
@@ -107,7 +106,7 @@ def loss_text(ratio: float) -> str:
 
 def is_impossible(row: Row) -> bool:
     """Whether the rate is above what the hardware can carry."""
-    return "impossible" in warnings_of(row)
+    return "impossible" in row.warnings
 
 
 def above_limit(row: Row) -> str:
