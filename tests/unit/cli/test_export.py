@@ -24,6 +24,7 @@ from commbench.cli.export import export as command
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.results.columns import CASES, COUNTERS, SAMPLES, SCHEMA_VERSION
 from commbench.results.parquet import Parquet
+from commbench.results.row import plain_values
 
 STARTED = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=timezone.utc)
 RUN = {"schema_version": SCHEMA_VERSION, "run_id": "r", "cases": 2}
@@ -46,7 +47,7 @@ def case(case_id: str, **more: Any) -> dict[str, Any]:
         "cache": "warm",
         "elements": 2,
     }
-    return case_row(**values, message_bytes=8) | more
+    return plain_values(case_row(**values | more))
 
 
 @pytest.fixture

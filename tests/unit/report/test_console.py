@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from commbench.report.console import Console, run_text
 from commbench.report.footnotes import DIVIDED
 from commbench.report.streams import RAMP
 from commbench.report.time_lines import time_line
+from commbench.results.row import Row
+from commbench.results.writer import Entry
 
 WIDTH = 100
 RUN = {
@@ -28,34 +31,31 @@ RUN = {
 }
 
 
-def row(**more: Any) -> dict[str, Any]:
-    values = (
-        case_row(
-            benchmark="p2p_latency",
-            layout="1x8",
-            dtype="float32",
-            engine="python",
-            status="ok",
-            message_bytes=1024,
-            median_s=2e-6,
-            warnings=[],
-            repetitions=30,
-            schedule="serial",
-        )
-        | more
-    )
+def row(**more: Any) -> Row:
+    values: dict[str, Any] = {
+        "benchmark": "p2p_latency",
+        "layout": "1x8",
+        "dtype": "float32",
+        "engine": "python",
+        "status": "ok",
+        "message_bytes": 1024,
+        "median_s": 2e-6,
+        "repetitions": 30,
+        "schedule": "serial",
+        **more,
+    }
     near = {name: more.get(name, values["median_s"]) for name in ("ci_low_s", "ci_high_s")}
-    return values | (near if values["status"] == "ok" else {"median_s": None})
+    return case_row(**values | (near if values["status"] == "ok" else {"median_s": None}))
 
 
-def matrix(size: int, planted: dict[str, Any] | None = None, **more: Any) -> list[dict[str, Any]]:
+def matrix(size: int, planted: dict[str, Any] | None = None, **more: Any) -> list[Row]:
     more = {"layout": f"1x{size}"} | more
     pairs = [f"{first}-{second}" for first in range(size) for second in range(size)]
     return [row(pair=pair, **(more | (planted or {}).get(pair, {}))) for pair in pairs]
 
 
-def lines(*rows: dict[str, Any], width: int | None = WIDTH, flags: bool = False) -> list[str]:
-    numbered = [{**row, "case_id": str(number)} for number, row in enumerate(rows)]
+def lines(*rows: Row, width: int | None = WIDTH, flags: bool = False) -> list[str]:
+    numbered = [replace(row, case_id=str(number)) for number, row in enumerate(rows)]
     return run_text(RUN, numbered, Terminal(width), flags=flags).splitlines()
 
 
@@ -296,7 +296,7 @@ def test_a_fallback_is_told_once_above_the_table_with_its_reason() -> None:
 def test_settings_are_told_above_the_table() -> None:
     idle = {"name": "btl_tcp_link", "value": "4", "source": "environment", "problem": "unknown"}
     set_ones = [idle, {"name": "pml", "value": "ob1", "source": "environment"}]
-    text = run_text({**RUN, "settings": set_ones}, [row()], Terminal(width=WIDTH))
+    text = run_text(replace(RUN, settings=set_ones), [row()], Terminal(width=WIDTH))
     assert "without effect: btl_tcp_link=4 (environment): unknown\n" in text
     assert "in effect: pml=ob1 (environment)\n" in text
 
@@ -329,7 +329,7 @@ def test_reasons_are_grouped_below_and_cut_on_a_terminal() -> None:
 
 def test_colors_are_for_terminals() -> None:
     failed = row(status="failed", reason="r", message_bytes=16)
-    rows = [{**case, "case_id": str(case["message_bytes"])} for case in (row(), failed)]
+    rows = [replace(case, case_id=str(case.message_bytes)) for case in (row(), failed)]
     plain = run_text(RUN, rows, Terminal(100))
     colored = run_text(RUN, rows, Terminal(100, color=True))
     assert "\x1b[" not in plain and "\x1b[31m" in colored
@@ -385,7 +385,7 @@ def test_a_signal_does_not_wait_for_a_long_table(
         console = Console()
         console.begin(run, str(tmp_path))
         for number, each in enumerate(matrix(40)):
-            console.cases([(each | {"case_id": str(number)}, {}, {})])
+            console.cases([Entry(each | {"case_id": str(number)})])
         console.end(run | {"status": status})
         printed = capsys.readouterr().out
         assert (len(printed.splitlines()) < 4) == (note in printed) == (status == "interrupted")
@@ -408,10 +408,10 @@ def test_results_are_named_where_there_are_some(
 ) -> None:
     if stored:
         (tmp_path / "run.json").touch()
-    run = {**RUN, "folder": str(tmp_path)}
+    run = replace(RUN, folder=str(tmp_path))
     writer = Console()
     writer.begin(run, str(tmp_path))
-    writer.cases([({**row(), "case_id": "c"}, {}, {})])
+    writer.cases([Entry(replace(row(), case_id="c"))])
     writer.end(run)
     printed = capsys.readouterr().out
     assert (printed.splitlines()[-1] == f"results: {tmp_path}") is stored
@@ -687,7 +687,7 @@ def test_the_intervals_of_several_streams_are_shown_on_request(streams: int, eve
         | dict.fromkeys(RAMP, 1.0)
         for number in range(streams)
     ]
-    lines_of = {each["case_id"]: time_line(each) for each in rows}
+    lines_of = {each.case_id: time_line(each) for each in rows}
     for line in lines_of.values():
         names = ["interval.repetitions", "interval.busy_s"] * 3
         line.add(

@@ -10,6 +10,7 @@ import pytest
 from sample_cases import RUN, measured_row
 
 from commbench.report.junit import Junit
+from commbench.results.writer import Entry
 
 DONE = RUN | {"status": "done", "exit_status": 0, "reason": None}
 
@@ -18,7 +19,7 @@ def suite(folder: Path, *rows: dict[str, Any], **run: Any) -> ElementTree.Elemen
     writer = Junit()
     writer.begin(DONE, str(folder))
     for row in rows:
-        writer.cases([(row, {}, {})])
+        writer.cases([Entry(row)])
     writer.end(DONE | run)
     (found,) = ElementTree.parse(folder / "junit.xml").getroot()
     return found

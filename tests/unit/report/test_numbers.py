@@ -42,7 +42,7 @@ def test_sizes_are_down_and_what_distinguishes_is_across(runs: list[Path]) -> No
 def test_columns_are_sorted_as_numbers(runs: list[Path]) -> None:
     cases = cases_of(runs[:1], "p2p_latency")
     several = [
-        cases.assign(streams=count, case_id=cases["case_id"] + str(count)) for count in (16, 1, 2)
+        cases.assign(streams=count, case_id=cases.case_id + str(count)) for count in (16, 1, 2)
     ]
     (section,) = sections_of(*several)
     assert list(section.tables[0].heads) == ["size", "streams 1", "streams 2", "streams 16"]
@@ -66,9 +66,9 @@ def test_windows_at_the_same_sizes_are_columns_and_one_that_shrinks_is_not(
     runs: list[Path],
 ) -> None:
     cases = cases_of(runs[:1], "p2p_latency").assign(benchmark="p2p_bandwidth")
-    sizes = cases["message_bytes"]
-    many = cases.assign(window=[64] * 9 + [16], case_id=cases["case_id"] + "64")
-    few = cases.assign(window=16, case_id=cases["case_id"] + "16")[sizes < sizes.max()]
+    sizes = cases.message_bytes
+    many = cases.assign(window=[64] * 9 + [16], case_id=cases.case_id + "64")
+    few = cases.assign(window=16, case_id=cases.case_id + "16")[sizes < sizes.max()]
     (both,) = sections_of(many, few)
     heads = ["size", "gloo python window 16", "gloo python window 64"]
     assert list(both.tables[0].heads) == heads
@@ -129,4 +129,4 @@ def test_a_flag_of_any_run_is_one_of_the_case(runs: list[Path]) -> None:
     first = cases.assign(warnings=[[]] * len(cases))
     second = cases.assign(run_id="again", warnings=[["skewed"]] * len(cases))
     combined = combine_runs(pd.concat([first, second], ignore_index=True))
-    assert {tuple(flags) for flags in combined.cases["warnings"]} == {("skewed",)}
+    assert {tuple(flags) for flags in combined.cases.warnings} == {("skewed",)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from generated_results import run_of
 from commbench.core.states import Row
 from commbench.report.row_writer import RowWriter
 from commbench.results.recorded import recorded_rows
+from commbench.results.writer import Entry
 
 
 @dataclass
@@ -27,9 +28,9 @@ def test_rows_of_earlier_starts_are_there_and_the_newest_of_a_case_counts(tmp_pa
     first, *others = recorded_rows(folder).values()
     writer = Kept()
     writer.begin({"starts": ["the first one"]}, str(folder))
-    writer.cases([({**first, "median_s": 1.0}, {}, {})])
+    writer.cases([Entry(replace(first, median_s=1.0))])
     writer.end({"status": "running"})
     assert writer.rows == (), "further launches follow"
     writer.end({"status": "done"})
-    medians_s = [row["median_s"] for row in writer.rows]
-    assert medians_s == [1.0, *(row["median_s"] for row in others)]
+    medians_s = [row.median_s for row in writer.rows]
+    assert medians_s == [1.0, *(row.median_s for row in others)]

@@ -21,12 +21,13 @@ from commbench.report.table import (
     status_line,
     tables,
 )
+from commbench.results.row import Row
 
 LABELLED = RUN | {"label": "x"}
 
 
-def row(**more: Any) -> dict[str, Any]:
-    return case_row(benchmark="b", layout="1x2", message_bytes=8, launch=0) | more
+def row(**more: Any) -> Row:
+    return case_row(**{"benchmark": "b", "launch": 0} | more)
 
 
 @given(st.text())
@@ -60,7 +61,7 @@ def test_a_number_is_right_to_half_a_percent(value: float) -> None:
 
 def test_a_map_and_pairs_of_an_environment_are_the_same_table() -> None:
     rows = [row(env=(("A", "b"),)), row(env={"A": "b"}, message_bytes=4), row(env={"A": "c"})]
-    assert [[entry["message_bytes"] for entry in table] for table in tables(rows, ())] == [
+    assert [[entry.message_bytes for entry in table] for table in tables(rows, ())] == [
         [4, 8],
         [8],
     ]
@@ -68,7 +69,7 @@ def test_a_map_and_pairs_of_an_environment_are_the_same_table() -> None:
 
 def test_columns_keep_rows_together() -> None:
     rows = [row(root=2), row(root=10), row(root=None)]
-    assert [entry["root"] for entry in tables(rows, ("root",))[0]] == [None, 2, 10]
+    assert [entry.root for entry in tables(rows, ("root",))[0]] == [None, 2, 10]
     assert len(tables(rows, ())) == 3
 
 
