@@ -17,7 +17,7 @@ from commbench.analysis.documents import Compared, Document, documents, experime
 from commbench.core.terminal import Terminal
 from commbench.report.documents import document_sections, known_curves, soak_curves, times_of
 from commbench.results.columns import SCHEMA_VERSION, arrow_schema
-from commbench.results.load import row_dicts
+from commbench.results.row import row_of
 
 RUN = "20260101T000000.000000-0000"
 TCP = ("tcp", "python", 1e-6, 1e9)
@@ -44,7 +44,7 @@ def measured(experiment: str, *rows: dict[str, Any], **folders: Path) -> list[Do
         "overrides": ["part=1", f"experiment={experiment}", "scale=cpu"],
         "config": {"timing": {"interval_s": 0.1}},
     }
-    return documents(pd.DataFrame(list(rows)), [record], folders)
+    return documents(list(map(row_of, rows)), [record], folders)
 
 
 def ours(document: Document) -> dict[tuple[str, int | None], Compared]:
@@ -413,7 +413,7 @@ def test_a_soak_without_counters_has_no_values_over_time(tmp_path: Path) -> None
 def test_a_figure_gets_the_curves_of_its_own_rows() -> None:
     rows = [case("p2p_bandwidth", MPI, size, env={}) for size in (64, 4096)]
     found = measured("ec2_streams", *rows, case("p2p_multi_pair", MPI, 64))
-    (curve,) = known_curves(found, row_dicts(pd.DataFrame(rows)))
+    (curve,) = known_curves(found, list(map(row_of, rows)))
     assert curve.name == "published, another machine: mpi, btl_tcp_links 1"
     assert curve.column == "algbw_gb_per_s" and len(curve.at) == 23
     assert dict(zip(curve.at, curve.values, strict=True))[64] == pytest.approx(0.02994)

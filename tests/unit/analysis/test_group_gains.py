@@ -7,15 +7,14 @@ from typing import Any
 from sample_cases import CASE
 
 from commbench.analysis.group_gains import group_gains
-from commbench.core.variables import NAMES
+from commbench.results.row import Row, row_of
 
 FIRST = "all_reduce@tp2"
 SECOND = "all_gather@dp2"
 
 
-def group_row(groups: str, low_s: float, high_s: float, **changes: Any) -> dict[str, Any]:
-    return {
-        **{name: getattr(CASE, name) for name in NAMES},
+def group_row(groups: str, low_s: float, high_s: float, **changes: Any) -> Row:
+    values = {
         "benchmark": "concurrent",
         "run_id": "run",
         "status": "ok",
@@ -24,8 +23,8 @@ def group_row(groups: str, low_s: float, high_s: float, **changes: Any) -> dict[
         "ci_low_s": low_s,
         "ci_high_s": high_s,
         "p99_s": None,
-        **changes,
     }
+    return row_of(vars(CASE) | values | changes)
 
 
 ROWS = [

@@ -8,16 +8,15 @@ import pytest
 from sample_cases import CASE
 
 from commbench.analysis.overlaps import overlap_cells, overlap_results
-from commbench.core.variables import NAMES
+from commbench.results.row import Row, row_of
 
 Times = tuple[float, float, float]  # low, median, high
 
 
-def timed_row(timed: str, times: Times, **changes: Any) -> dict[str, Any]:
+def timed_row(timed: str, times: Times, **changes: Any) -> Row:
     low_s, median_s, high_s = times
     overlap = None if timed == "communication" else "sleep"
-    return {
-        **{name: getattr(CASE, name) for name in NAMES},
+    values = {
         "benchmark": "all_reduce",
         "run_id": "run",
         "status": "ok",
@@ -26,11 +25,11 @@ def timed_row(timed: str, times: Times, **changes: Any) -> dict[str, Any]:
         "median_s": median_s,
         "ci_low_s": low_s,
         "ci_high_s": high_s,
-        **changes,
     }
+    return row_of(vars(CASE) | values | changes)
 
 
-def rows(together: Times, beside: Times | None = (10.0, 10.0, 10.0)) -> list[dict[str, Any]]:
+def rows(together: Times, beside: Times | None = (10.0, 10.0, 10.0)) -> list[Row]:
     """Of a communication of 8 s and a computation of 10 s."""
     chosen = [
         timed_row("communication", (7.0, 8.0, 9.0)),

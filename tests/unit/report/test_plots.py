@@ -24,6 +24,7 @@ from commbench.report.numbers import lines_by_window
 from commbench.report.quantities import MEDIAN
 from commbench.report.section import Figure
 from commbench.report.summary import read_results
+from commbench.results.row import Measured
 
 EVIL = '<script>alert("x")</script> $x_{$ & \x00'
 STREAM = pd.DataFrame({"at_s": [0.0, 0.1, 0.2], "repetitions": 8.5, "busy_s": 0.1})
@@ -36,9 +37,11 @@ def texts(figure: Figure) -> list[str]:
     return ["".join(each.itertext()).strip() for each in root.iter() if each.tag.endswith("}text")]
 
 
-def row(**values: Any) -> dict[str, Any]:
+def row(**values: Any) -> Measured:
     times = {"median_s": 2e-6, "ci_low_s": 1.9e-6, "ci_high_s": 2.1e-6, "algbw_gb_per_s": 1.0}
-    return case_row(**({"status": "ok", "engine": "python", "ranks_per_node": 8} | times | values))
+    made = case_row(**({"status": "ok", "engine": "python", "ranks_per_node": 8} | times | values))
+    assert isinstance(made, Measured)
+    return made
 
 
 def curves(name: str = "gloo", **values: Any) -> plots.Curves:
