@@ -58,7 +58,7 @@ def test_wider_intervals_widen_the_bracket() -> None:
 
 
 def test_it_is_said_in_a_sentence() -> None:
-    (text,) = sentences(size_rows(lines(), half=0.4))
+    (text,) = sentences(rows_of(size_rows(lines(), half=0.4)))
     expected = "mpi below 26.1 KiB (between 8 KiB and 128 KiB), gloo above"
     assert (
         text

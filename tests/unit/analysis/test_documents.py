@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -222,7 +221,7 @@ def test_two_other_labels_stand_for_those_of_the_document_in_the_order_of_their_
         for label, rate in (("plain", 1.0), ("sriov", 1.9))
     ]
     records = [{"run_id": run, "overrides": ["experiment=ec2_enhanced"]} for run in runs.values()]
-    (document,) = documents(pd.DataFrame(rows), records, {})
+    (document,) = documents(list(map(row_of, rows)), records, {})
     assert "1.90 x" in line_of(document, "bandwidth, sriov over plain (16 KiB)")
     assert "95.0 %" in line_of(document, "share of the line rate with sriov")
     assert "latency, plain over sriov" in document.missing
@@ -398,7 +397,7 @@ def test_a_planted_staircase_stands_beside_the_published_one(tmp_path: Path) -> 
     text = text_of(document)
     assert "1.10 s" in text and "table of throughputs, bandwidth in Mb/s" in text
     assert "full speed: to the end of its first interval" in text
-    (curve,) = soak_curves([document], soak)
+    (curve,) = soak_curves([document], row_of(soak))
     assert curve.at[0] == 0.1 and curve.values[0] == pytest.approx(323.078e-3 / 8)
     (times,) = times_of([curve], 2**18)
     assert times.values[0] == pytest.approx(2**18 / (323.078e6 / 8))

@@ -33,7 +33,7 @@ def cases(**more: object) -> list[Row]:
         "busbw_gb_per_s": None,
         "median_s": 3.5e-3,
     }
-    return [case_row(**row | more)]
+    return [case_row(**{"status": "ok"} | row | more)]
 
 
 @pytest.mark.parametrize(

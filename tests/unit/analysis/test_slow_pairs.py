@@ -3,6 +3,7 @@ class."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -216,8 +217,7 @@ def in_wide_class(median_s: float, low_s: float) -> list[Row]:
     pairs = [(first, second) for first in range(4) for second in range(4) if first != second]
     times = [*np.linspace(0.8e-6, 1.2e-6, 11), median_s]
     rows = [row(f"{a}-{b}", time, 4) for (a, b), time in zip(pairs, times, strict=True)]
-    rows[-1]["ci_low_s"] = low_s
-    return rows
+    return [*rows[:-1], replace(rows[-1], ci_low_s=low_s)]
 
 
 @pytest.mark.parametrize(
@@ -233,9 +233,11 @@ def test_a_median_beyond_the_factor_is_not_enough() -> None:
     """The interval begins below it."""
     rows = world(4, {(0, 1): 1.5, (1, 0): 1.5})
     assert list(matrices(rows)[0].slow) == [(0, 1), (1, 0)]
-    for entry in rows:
-        entry |= {"ci_low_s": 1.15 * 2e-6} if entry["median_s"] > 2.5e-6 else {}
-    assert matrices(rows)[0].slow == {}
+    wider = [
+        changed(entry, {"ci_low_s": 1.15 * 2e-6} if (entry.median_s or 0.0) > 2.5e-6 else {})
+        for entry in rows
+    ]
+    assert matrices(wider)[0].slow == {}
 
 
 def test_two_pairs_do_not_tell_which_is_wrong() -> None:
@@ -246,10 +248,9 @@ def test_two_pairs_do_not_tell_which_is_wrong() -> None:
 
 
 def test_a_pair_without_an_interval_accuses_nobody() -> None:
+    unknown = {"ci_low_s": None, "ci_high_s": None}
     rows = world(4, {(0, 1): 5.0})
-    for entry in rows:
-        entry |= {"ci_low_s": None, "ci_high_s": None} if entry["pair"] == "0-1" else {}
-    assert findings(rows) == []
+    assert findings([changed(row, unknown if row.pair == "0-1" else {}) for row in rows]) == []
 
 
 def test_intervals_that_meet_are_symmetric() -> None:
