@@ -11,7 +11,7 @@ import numpy as np
 from commbench.analysis.case_names import telling, without_shared
 from commbench.analysis.fit import Family, families
 from commbench.core.texts import setting_texts
-from commbench.core.variables import MAPS
+from commbench.core.units import natural_key
 from commbench.report.documents import KnownCurve
 from commbench.report.figures import (
     BAND_OPACITY,
@@ -27,7 +27,8 @@ from commbench.report.figures import (
     size_ticks,
     with_gaps,
 )
-from commbench.results.load import row_dicts
+from commbench.results.columns import grouped
+from commbench.results.load import rows_of_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -132,10 +133,10 @@ def curves(
 def named_lines(cases: pd.DataFrame, by: Sequence[str] = ()) -> list[tuple[str, Family]]:
     """The lines over the message size, each with a name: its values of the columns `by`, then what
     else tells it from the others."""
-    reduced = without_shared(row_dicts(cases))
-    frame = cases.assign(**{name: [row[name] for row in reduced] for name in MAPS})
-    groups = frame.groupby(list(by), dropna=False) if by else [((), frame)]
-    by_values = {values: families(part) for values, part in groups}
+    rows = without_shared(rows_of_frame(cases))
+    groups = grouped(rows, lambda row: tuple(getattr(row, name) for name in by))
+    in_order = sorted(groups.items(), key=lambda group: tuple(map(natural_key, group[0])))
+    by_values = {values: families(own) for values, own in in_order}
     told = dict.fromkeys(
         name
         for own in by_values.values()

@@ -15,7 +15,6 @@ from commbench.report.documents import KnownCurve, document_sections, known_curv
 from commbench.report.section import report_text
 from commbench.report.streams import streams_text
 from commbench.report.summary import Summary, read_results
-from commbench.results.load import row_dicts
 
 MOST_ROWS = 60
 
@@ -41,7 +40,7 @@ def ours_and_published(experiment: str, results: str, counters: str | None = Non
 
 def quiz_answer(results: str) -> str:
     summary = summary_of(results)
-    sections = [*quiz_sections(summary.results.cases, summary.results.records)]
+    sections = [*quiz_sections(summary.results.rows, summary.results.records)]
     return report_text(sections, MOST_ROWS, Terminal())
 
 
@@ -53,5 +52,5 @@ def published_curves(results: str, rows: Sequence[Row]) -> list[KnownCurve]:
 def streams_table(results: str) -> str:
     """A line for each stream with how its rate rose, and a sentence on their first seconds."""
     read = summary_of(results).results
-    rows = without_shared(row_dicts(read.cases))
+    rows = without_shared(read.rows)
     return streams_text(until_full_speed(rows, read.records), Terminal())

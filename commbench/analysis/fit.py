@@ -55,8 +55,8 @@ class Family:
     """Cases that differ only in their size: `sizes` in bytes, ascending, and the time of one
     operation at each of them.
 
-    A window that shrinks at large messages stays in its family. `variables` is the row of one of
-    its cases, with the window that was requested.
+    A window that shrinks at large messages stays in its family. `variables` is the row of its
+    smallest case, with the window that was requested.
     """
 
     variables: Row
@@ -98,10 +98,11 @@ def families(rows: Iterable[Row]) -> list[Family]:
     )
     all_families = []
     for window, alike in itertools.chain.from_iterable(map(by_window, groups.values())):
-        by_size = grouped(alike, lambda row: row.message_bytes)
-        times = tuple(_combined(by_size[size]) for size in sorted(by_size))
-        variables = replace(alike[0], window=window, label=alike[0].label or None)
-        all_families.append(Family(variables, np.array(sorted(by_size), dtype=np.int64), times))
+        by_size = dict(sorted(grouped(alike, lambda row: row.message_bytes).items()))
+        first = next(iter(by_size.values()))[0]
+        times = tuple(map(_combined, by_size.values()))
+        variables = replace(first, window=window, label=first.label or None)
+        all_families.append(Family(variables, np.array(list(by_size), dtype=np.int64), times))
     texts = [name for name in FAMILY_VARIABLES if name != "window"]
     return sorted(
         all_families,

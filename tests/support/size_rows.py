@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from sample_cases import case_row
+
+from commbench.core.variables import MAPS
+from commbench.results.load import row_dicts
+from commbench.results.row import Row, plain_values
 
 OCTAVES = (2 ** np.arange(3, 25)).tolist()
 
@@ -15,18 +22,35 @@ def size_rows(
 ) -> pd.DataFrame:
     """Rows of backends of one run with their seconds for each size, and intervals of -+ half over
     visits."""
-    fixed = {
-        "benchmark": "all_reduce",
-        "status": "ok",
-        "layout": "1x2",
-        "run_id": "r",
-        **more,
-        "interval_of": "visits",
-    }
+    fixed = {"benchmark": "all_reduce", "layout": "1x2", "run_id": "r", "status": "ok"}
     rows = [
-        {"backend": name, "message_bytes": size, "median_s": time, **fixed}
+        case_row(
+            backend=name,
+            message_bytes=size,
+            median_s=time,
+            ci_low_s=time * (1 - half),
+            ci_high_s=time * (1 + half),
+            case_id=f"{name} {size}",
+            **fixed | {"interval_of": "visits"} | more,
+        )
         for name, values in times.items()
         for size, time in zip(sizes, values, strict=True)
     ]
-    frame = pd.DataFrame(rows)
-    return frame.assign(ci_low_s=frame.median_s * (1 - half), ci_high_s=frame.median_s * (1 + half))
+    return frame_of_rows(rows)
+
+
+def frame_of_rows(rows: Sequence[Row]) -> pd.DataFrame:
+    """The rows as commbench.load returns them."""
+    frame = pd.DataFrame(map(plain_values, rows))
+    return frame.assign(**{name: frame[name].map(json.dumps) for name in MAPS})
+
+
+def rows_of(frame: pd.DataFrame) -> list[Row]:
+    """The rows of a frame that may lack columns."""
+    return [case_row(**{"status": "ok"} | _known(row)) for row in row_dicts(frame)]
+
+
+def _known(row: dict[str, Any]) -> dict[str, Any]:
+    values = {name: value for name, value in row.items() if value is not None}
+    texts = {name: values[name] for name in MAPS if isinstance(values.get(name), str)}
+    return values | {name: json.loads(text) for name, text in texts.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from size_rows import size_rows
+from size_rows import rows_of, size_rows
 
 from commbench.analysis.best import (
     BEST_CELLS,
@@ -50,7 +50,7 @@ def test_layouts_are_compared_where_they_have_as_many_ranks() -> None:
             size_rows({"mpi": [0.1]}, [8], layout="1x2").assign(world_size=2),
         ]
     )
-    (best,) = best_backends_and_layouts(frame)
+    (best,) = best_backends_and_layouts(rows_of(frame))
     assert [rival.name for rival in best.rivals] == ["mpi 1x4", "gloo 1x4", "mpi 2x2"]
     (cells,) = best_rows([best])
     row = dict(zip(BEST_CELLS, cells, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,13 +16,14 @@ from commbench.analysis.case_names import (
     telling,
 )
 from commbench.core.variables import SIZES, TABLE
+from commbench.results.row import Row
 
 PLANTED: dict[str, Any] = {"text": "x", "integer": 7, "flag": True, "map": (("a", "b"),)}
 NAMED_OTHERWISE = ("benchmark", "backend")  # a benchmark begins the name; rows are of one backend
 
 
-def row(**more: Any) -> dict[str, Any]:
-    return case_row(benchmark="replay", layout="1x2", message_bytes=1024) | more
+def row(**more: Any) -> Row:
+    return case_row(**{"benchmark": "replay", "layout": "1x2", "message_bytes": 1024} | more)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,7 @@ def test_what_a_backend_or_a_layout_brings_along_differs_where_one_has_several()
         for name, layout in (("gloo", "1x2"), ("mpi", "1x4"))
     ]
     assert differing(rows) == ["backend", "layout"]
-    assert differing([*rows, {**rows[0], "library": "gloo 2", "hosts": "other"}]) == [
+    assert differing([*rows, replace(rows[0], library="gloo 2", hosts="other")]) == [
         "backend",
         "layout",
         "library",
@@ -67,7 +69,7 @@ def test_a_label_stands_for_the_settings_that_it_brings_along() -> None:
     ]
     assert telling(rows) == ["root", "label"], "titles show the root"
     assert label_notes(rows) == ["label b: LINKS=36"]
-    both = [*rows, {**rows[1], "env": {"LINKS": "4"}}]
+    both = [*rows, replace(rows[1], env=(("LINKS", "4"),))]
     assert telling(both) == ["root", "env", "label"]
     assert "env" in telling([*rows, row(env={"LINKS": "4"})]), "a row has no label"
 
@@ -76,7 +78,7 @@ def test_an_environment_is_reduced_to_what_not_all_rows_of_a_backend_have() -> N
     rows = [row(backend="mpi", env={"PML": "ob1", "LINKS": links}) for links in ("1", "36")]
     shared = SharedItems.of([*rows, row(backend="gloo", env={})])
     reduced = [shared.taken_from(each) for each in (*rows, row(backend="gloo", env={}))]
-    assert [each["env"] for each in reduced] == [{"LINKS": "1"}, {"LINKS": "36"}, {}]
+    assert [dict(each.env) for each in reduced] == [{"LINKS": "1"}, {"LINKS": "36"}, {}]
     assert shared.notes == ["mpi, all cases: env PML=ob1"]
     assert case_names(reduced[:2])[0] == "replay 1x2 1 KiB, LINKS=1"
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
 from sample_cases import case_row
 
 from commbench.analysis.disturbances import causes
+from commbench.results.row import Row
 
 
 def run(backend: str = "gloo", load: float = 0.5, nodes: int = 1, **more: Any) -> dict[str, Any]:
@@ -23,14 +23,14 @@ def run(backend: str = "gloo", load: float = 0.5, nodes: int = 1, **more: Any) -
     }
 
 
-def row(**values: Any) -> dict[str, Any]:
-    return case_row(status="ok", engine="python", device="cpu", **values)
+def row(**values: Any) -> Row:
+    return case_row(**{"status": "ok", "engine": "python", "device": "cpu"} | values)
 
 
 def test_a_quiet_run_has_no_cause() -> None:
     assert causes([run()], [row()]) == []
-    assert causes([run(load=9.0)], [row() | {"engine": "virtual"}]) == [], "a model is not busy"
-    assert causes([run(load=9.0)], [row() | {"status": "failed"}]) == []
+    assert causes([run(load=9.0)], [row(engine="virtual")]) == [], "a model is not busy"
+    assert causes([run(load=9.0)], [row(status="failed")]) == []
 
 
 def test_a_busy_machine_is_told_with_its_load() -> None:
@@ -80,7 +80,7 @@ def test_a_clock_that_went_back_is_told_once() -> None:
     ],
 )
 def test_threads_that_take_turns_are_told(changed: dict[str, Any], words: str) -> None:
-    crowded = row(warnings=["oversubscribed"]) | changed
+    crowded = row(**{"warnings": ["oversubscribed"]} | changed)
     calm = [row(layout="1x2")] if "layout" in changed else [row(backend="mpi")]
     assert causes([run()], [crowded, *calm]) == [words]
 
@@ -114,20 +114,20 @@ def test_a_reference_that_moved_is_told_with_its_ends() -> None:
 
 def test_two_typical_times_are_told_with_both() -> None:
     modes = {"fast_mode_s": 35e-6, "slow_mode_s": 2e-3, "slow_share": 0.88}
-    case = case_row() | row() | {"benchmark": "all_reduce", "message_bytes": 8}
+    case = {"benchmark": "all_reduce", "message_bytes": 8}
     told = (
         "all_reduce 1x2 8 B has two typical times: 35.0 us, and 2.00 ms in 88 % of the repetitions"
     )
-    assert causes([run()], [case | modes, case | {"slow_share": math.nan}]) == [told]
+    assert causes([run()], [row(**case | modes), row(**case)]) == [told]
     many = "4 cases have two typical times, both in the interval"
-    assert causes([run()], [case | modes] * 4) == [many]
+    assert causes([run()], [row(**case | modes)] * 4) == [many]
 
 
 def test_a_soak_with_holes_is_told() -> None:
     soak = {"benchmark": "all_reduce", "message_bytes": 8, "visits_s": 60.0}
     holes = "all_reduce 1x2 8 B: 700 ms passed between its repetitions"
-    assert causes([run()], [case_row() | row(unmeasured_s=0.7) | soak]) == [holes]
-    assert causes([run()], [row(unmeasured_s=0.5) | soak]) == []
+    assert causes([run()], [row(unmeasured_s=0.7, **soak)]) == [holes]
+    assert causes([run()], [row(unmeasured_s=0.5, **soak)]) == []
 
 
 def test_backends_that_were_bound_differently_are_named() -> None:

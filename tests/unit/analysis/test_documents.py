@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,7 +16,7 @@ from commbench.analysis.documents import Compared, Document, documents, experime
 from commbench.core.terminal import Terminal
 from commbench.report.documents import document_sections, known_curves, soak_curves, times_of
 from commbench.results.columns import SCHEMA_VERSION, arrow_schema
-from commbench.results.load import row_dicts
+from commbench.results.row import row_of
 
 RUN = "20260101T000000.000000-0000"
 TCP = ("tcp", "python", 1e-6, 1e9)
@@ -44,7 +43,7 @@ def measured(experiment: str, *rows: dict[str, Any], **folders: Path) -> list[Do
         "overrides": ["part=1", f"experiment={experiment}", "scale=cpu"],
         "config": {"timing": {"interval_s": 0.1}},
     }
-    return documents(pd.DataFrame(list(rows)), [record], folders)
+    return documents(list(map(row_of, rows)), [record], folders)
 
 
 def ours(document: Document) -> dict[tuple[str, int | None], Compared]:
@@ -222,7 +221,7 @@ def test_two_other_labels_stand_for_those_of_the_document_in_the_order_of_their_
         for label, rate in (("plain", 1.0), ("sriov", 1.9))
     ]
     records = [{"run_id": run, "overrides": ["experiment=ec2_enhanced"]} for run in runs.values()]
-    (document,) = documents(pd.DataFrame(rows), records, {})
+    (document,) = documents(list(map(row_of, rows)), records, {})
     assert "1.90 x" in line_of(document, "bandwidth, sriov over plain (16 KiB)")
     assert "95.0 %" in line_of(document, "share of the line rate with sriov")
     assert "latency, plain over sriov" in document.missing
@@ -399,7 +398,7 @@ def test_a_planted_staircase_stands_beside_the_published_one(tmp_path: Path) -> 
     text = text_of(document)
     assert "1.10 s" in text and "table of throughputs, bandwidth in Mb/s" in text
     assert "full speed: to the end of its first interval" in text
-    (curve,) = soak_curves([document], soak)
+    (curve,) = soak_curves([document], row_of(soak))
     assert curve.at[0] == 0.1 and curve.values[0] == pytest.approx(323.078e-3 / 8)
     (times,) = times_of([curve], 2**18)
     assert times.values[0] == pytest.approx(2**18 / (323.078e6 / 8))
@@ -428,7 +427,7 @@ def test_a_soak_without_counters_has_no_values_over_time(tmp_path: Path) -> None
 def test_a_figure_gets_the_curves_of_its_own_rows() -> None:
     rows = [case("p2p_bandwidth", MPI, size, env={}) for size in (64, 4096)]
     found = measured("ec2_streams", *rows, case("p2p_multi_pair", MPI, 64))
-    (curve,) = known_curves(found, row_dicts(pd.DataFrame(rows)))
+    (curve,) = known_curves(found, list(map(row_of, rows)))
     assert curve.name == "published, another machine: mpi, btl_tcp_links 1"
     assert curve.column == "algbw_gb_per_s" and len(curve.at) == 23
     assert dict(zip(curve.at, curve.values, strict=True))[64] == pytest.approx(0.02994)

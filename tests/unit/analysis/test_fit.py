@@ -4,6 +4,7 @@ not split."""
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sample_cases import case_row
+from size_rows import rows_of
 
 import commbench
 from commbench.analysis.combined import combine_runs
-from commbench.analysis.fit import answerable, families, ignored, pieces
-from commbench.core.errors import CommbenchError
-from commbench.results.columns import CASES
+from commbench.analysis.fit import answerable, families, ignored, key, pieces
+from commbench.results.load import rows_of_frame
+from commbench.results.row import Row, plain_values
 from commbench.stats.interval import Interval
 
 Series = NDArray[Any]
@@ -49,7 +51,7 @@ def cases(sizes: Series, times: Series, **more: Any) -> pd.DataFrame:
 def fitted(frame: pd.DataFrame) -> pd.DataFrame:
     """A row per family and piece."""
     rows = [
-        dict(family.variables)
+        plain_values(family.variables)
         | {
             "from_bytes": int(family.sizes[piece.first]),
             "to_bytes": int(family.sizes[piece.last - 1]),
@@ -60,7 +62,7 @@ def fitted(frame: pd.DataFrame) -> pd.DataFrame:
             "largest_residual": piece.largest_residual,
             "points": piece.last - piece.first,
         }
-        for family in families(frame)
+        for family in families(rows_of(frame))
         for piece in pieces(family.sizes, family.median_s)
     ]
     return pd.DataFrame(rows)
@@ -173,18 +175,14 @@ def test_a_row_of_three_launches_is_three_and_keeps_its_own_median_and_interval(
         "interval_of": "launches",
     }
     frame = cases(np.array([8]), np.array([2.1]), interval_level=0.99, run_id="r", **columns)
-    for table in (frame, combine_runs(with_all_columns(frame)).cases):
-        (time,) = families(table)[0].times
+    rows = rows_of(frame)
+    for own in (rows, combine_runs(rows).rows):
+        (time,) = families(own)[0].times
         assert (time.launches_s, time.run_id) == (pytest.approx((1.1, 2.1, 3.1)), "r")
         assert time.median == Interval(2.1, 2.1, 2.1, 0.99, 3, "launches")
     resumed = frame.assign(visit_launches=[[1, 1, 1, 2, 2, 2]])
     # two starts of one run are too few to go by
-    assert families(resumed)[0].times[0].launches_s == (2.1,)
-
-
-def with_all_columns(frame: pd.DataFrame) -> pd.DataFrame:
-    columns = [column.name for column in CASES if column.name not in frame]
-    return frame.reindex(columns=[*frame.columns, *columns]).assign(case_id="c", label="")
+    assert families(rows_of(resumed))[0].times[0].launches_s == (2.1,)
 
 
 def test_times_that_fall_with_the_size_show_no_bandwidth() -> None:
@@ -278,52 +276,31 @@ def test_the_simulated_world_s_latency_and_bandwidth_come_back(tmp_path: Path) -
     assert table.n_half_bytes["all_reduce"] == pytest.approx(20_000, rel=0.04)
 
 
-def row(**more: Any) -> dict[str, Any]:
+def row(**more: Any) -> Row:
     """A measured case; the interval is -+ 1 % of the median unless told otherwise."""
-    case = (
-        case_row(
-            benchmark="all_reduce",
-            backend="gloo",
-            engine="python",
-            dtype="float32",
-            layout="1x2",
-            env={},
-            label="",
-            run_id="r",
-            status="ok",
-            world_size=2,
-            message_bytes=8,
-        )
-        | more
-    )
-    if case["median_s"] is not None:
-        case = {
-            **case,
-            "ci_low_s": 0.99 * case["median_s"],
-            "ci_high_s": 1.01 * case["median_s"],
-        } | more
-    return case
+    names = {"benchmark": "all_reduce", "status": "ok", "label": "", "run_id": "r"}
+    median_s = more.get("median_s")
+    ends = {} if median_s is None else {"ci_low_s": 0.99 * median_s, "ci_high_s": 1.01 * median_s}
+    return case_row(**names | {"world_size": 2} | ends | more)
 
 
 def test_several_runs_give_their_median_and_the_widest_interval() -> None:
     runs = [row(run_id=f"{n}", median_s=t) for n, t in enumerate([1.0, 3, 2])]
-    (family,) = families(pd.DataFrame(runs))
+    (family,) = families(runs)
     assert (family.median_s.tolist(), family.low_s.tolist(), family.high_s.tolist()) == (
         [2.0],
         [0.99],
         [1.01 * 3],
     )
     assert (family.launches, family.times[0].launches_s) == (3, (1.0, 3.0, 2.0))
-    labelled = [run | {"label": label} for run, label in zip(runs, ("a", "", None), strict=True)]
+    labelled = [replace(run, label=label) for run, label in zip(runs, ("a", "", None), strict=True)]
     # labels are kept apart
-    assert sorted(family.launches for family in families(pd.DataFrame(labelled))) == [1, 2]
+    assert sorted(family.launches for family in families(labelled)) == [1, 2]
 
 
 def test_one_rank_and_simulated_cases_answer_nothing_beside_real_ones() -> None:
-    rows = pd.DataFrame(
-        [row(engine="virtual", world_size=2), row(engine="python", world_size=2), row(world_size=1)]
-    )
-    assert answerable(rows).engine.tolist() == ["python"]
+    rows = [row(engine="virtual"), row(engine="python"), row(world_size=1)]
+    assert [each.engine for each in answerable(rows)] == ["python"]
     assert len(answerable(rows[:1])) == 1
 
 
@@ -338,7 +315,7 @@ def test_what_differs_is_not_merged(name: str) -> None:
     runs = [
         row(run_id=f"{n}", median_s=t, **{name: values[n]}) for n, t in enumerate([177e-9, 1.02e-6])
     ]
-    assert sorted(family.median_s[0] for family in families(pd.DataFrame(runs))) == [
+    assert sorted(family.median_s[0] for family in families(runs)) == [
         177e-9,
         1.02e-6,
     ]
@@ -347,9 +324,9 @@ def test_what_differs_is_not_merged(name: str) -> None:
 def test_a_run_without_an_interval_is_inside_the_others() -> None:
     unknown = {"ci_low_s": None, "ci_high_s": None}
     runs = [row(median_s=2.0), row(median_s=5.0, **unknown), row(median_s=1.0, **unknown)]
-    (family,) = families(pd.DataFrame(runs))
+    (family,) = families(runs)
     assert (family.low_s[0], family.high_s[0]) == (1.0, 5.0)
-    (alone,) = families(pd.DataFrame(runs[1:]))
+    (alone,) = families(runs[1:])
     assert np.isnan([alone.low_s[0], alone.high_s[0]]).all()
 
 
@@ -361,12 +338,12 @@ def test_what_can_not_be_used_is_counted_by_its_reason() -> None:
         row(median_s=float("inf")),
     ]
     rows += [row(status=status) for status in ("skipped", "skipped", "invalid")]
-    assert ignored(pd.DataFrame(rows)) == {"invalid": 1, "ok without a time": 3, "skipped": 2}
-    assert [family.launches for family in families(pd.DataFrame(rows))] == [1]
+    assert ignored(rows) == {"invalid": 1, "ok without a time": 3, "skipped": 2}
+    assert [family.launches for family in families(rows)] == [1]
 
 
 def test_an_operation_without_a_message_has_no_family_and_is_not_called_bad() -> None:
-    barrier = pd.DataFrame([row(benchmark="barrier", message_bytes=0, median_s=1e-6)])
+    barrier = [row(benchmark="barrier", message_bytes=0, median_s=1e-6)]
     assert (families(barrier), ignored(barrier)) == ([], {})
 
 
@@ -376,7 +353,7 @@ def test_another_environment_is_another_family() -> None:
         row(median_s=2.0, env={"A": "1"}),
         row(median_s=3.0, message_bytes=16),
     ]
-    assert sorted(family.median_s.tolist() for family in families(pd.DataFrame(rows))) == [
+    assert sorted(family.median_s.tolist() for family in families(rows)) == [
         [1.0, 3.0],
         [2.0],
     ]
@@ -389,10 +366,7 @@ def test_a_shrinking_window_stays_in_its_family() -> None:
         for size, windows in sizes.items()
         for window in windows
     ]
-    medians = {
-        family.variables["window"]: family.median_s.tolist()
-        for family in families(pd.DataFrame(rows))
-    }
+    medians = {family.variables.window: family.median_s.tolist() for family in families(rows)}
     assert medians == {1: [1.5] * 4, 16: [16.5, 16.5, 8.5, 1.5], 64: [64.5, 32.5, 8.5, 1.5]}
 
 
@@ -403,19 +377,11 @@ def test_the_rows_order_does_not_matter() -> None:
         for size in (32, 8, 16)
     ]
     by_order = [
-        [(family.variables, family.sizes.tolist()) for family in families(pd.DataFrame(order))]
+        [(key(family.variables), family.sizes.tolist()) for family in families(order)]
         for order in (rows, rows[::-1])
     ]
     assert by_order[0] == by_order[1]
-    assert [variables["backend"] for variables, _ in by_order[0]] == ["a", "b"]
-
-
-def test_a_frame_without_the_columns_is_refused_in_one_line() -> None:
-    with pytest.raises(
-        CommbenchError,
-        match=r"the cases have no column ci_low_s, ci_high_s; give what commbench\.load",
-    ):
-        families(pd.DataFrame([row(median_s=1.0)]).drop(columns=["ci_low_s", "ci_high_s"]))
+    assert [family.variables.backend for family in families(rows)] == ["a", "b"]
 
 
 def test_the_tool_s_own_windows_shrink_into_one_family(
@@ -432,7 +398,8 @@ def test_the_tool_s_own_windows_shrink_into_one_family(
     folder = commbench.run("backend=simulated", "writer=parquet", f"output={tmp_path}", *words)
     cases = commbench.load(folder)
     assert set(cases.window) == {4, 16, 64}
-    assert [family.sizes.tolist() for family in families(cases)] == [[8, 1024, 1 << 16]] * 2
+    found = families(rows_of_frame(cases))
+    assert [family.sizes.tolist() for family in found] == [[8, 1024, 1 << 16]] * 2
 
 
 def test_the_pieces_of_thousands_of_sizes_take_a_second() -> None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from sample_cases import CASE
 
 from commbench.analysis.group_gains import group_gains
-from commbench.core.variables import NAMES
+from commbench.results.row import Row, row_of
 
 FIRST = "all_reduce@tp2"
 SECOND = "all_gather@dp2"
 
 
-def group_row(groups: str, low_s: float, high_s: float, **changes: Any) -> dict[str, Any]:
-    return {
-        **{name: getattr(CASE, name) for name in NAMES},
+def group_row(groups: str, low_s: float, high_s: float, **changes: Any) -> Row:
+    values = {
         "benchmark": "concurrent",
         "run_id": "run",
         "status": "ok",
@@ -24,8 +24,8 @@ def group_row(groups: str, low_s: float, high_s: float, **changes: Any) -> dict[
         "ci_low_s": low_s,
         "ci_high_s": high_s,
         "p99_s": None,
-        **changes,
     }
+    return row_of(vars(CASE) | values | changes)
 
 
 ROWS = [
@@ -58,13 +58,13 @@ def test_a_latency_under_load_has_the_slowdown_of_its_99th_percentile() -> None:
     ]
     (gain,) = group_gains(rows)
     assert (gain.slowdown and gain.slowdown.value, gain.p99_slowdown) == (3.0, 4.5)
-    without = [{**row, "p99_s": None} for row in rows]
+    without = [replace(row, p99_s=None) for row in rows]
     assert [each.p99_slowdown for each in group_gains(without)] == [None]
 
 
 def test_without_the_time_alone_there_is_nothing() -> None:
     assert group_gains(ROWS[2:]) == []
-    other_run = [{**row, "run_id": "other"} for row in ROWS[:2]]
+    other_run = [replace(row, run_id="other") for row in ROWS[:2]]
     assert group_gains([*ROWS[2:], *other_run]) == []
 
 

@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 from places import ROOT
-from sample_cases import CASE, case_row
+from sample_cases import CASE
+from size_rows import rows_of
 
 import commbench
 from commbench.analysis.guidelines import (
@@ -112,7 +113,7 @@ def cases_of(seconds: Callable[[Point], float]) -> tuple[pd.DataFrame, NDArray[n
         variables = {name: getattr(case, name) for name in case.__dataclass_fields__}
         fixed = {"env": {}, "backend_options": {}, "case_id": case.case_id, "label": ""}
         identity = {"run_id": "r", "hosts": "a", "library": "x", "status": "ok", "warnings": []}
-        rows.append(case_row(**variables) | fixed | identity | {"median_s": seconds(point)})
+        rows.append(variables | fixed | identity | {"median_s": seconds(point)})
     frame = pd.DataFrame(rows)
     return frame, frame["median_s"].to_numpy(dtype=np.float64)
 
@@ -133,6 +134,10 @@ def noisy(
     true_s: NDArray[np.float64], rng: np.random.Generator, spread: float, visits: int = VISITS
 ) -> NDArray[np.float64]:
     return true_s[:, None] * rng.lognormal(0, spread, (true_s.size, visits))
+
+
+def checked(frame: pd.DataFrame) -> GuidelineResult:
+    return check_guidelines(rows_of(frame))
 
 
 def violated(result: GuidelineResult) -> list[str]:
@@ -190,7 +195,7 @@ PLANTED: dict[str, Callable[[Point], float]] = {
 def test_a_planted_violation_is_the_only_one_that_is_named(name: str) -> None:
     factor = PLANTED[name]
     cases, true_s = cases_of(lambda point: factor(point) * consistent_s(point))
-    result = check_guidelines(with_visits(cases, noisy(true_s, np.random.default_rng(1), 0.02)))
+    result = checked(with_visits(cases, noisy(true_s, np.random.default_rng(1), 0.02)))
     assert violated(result) == [name]
 
 
@@ -201,7 +206,7 @@ def test_the_documentation_has_every_rule() -> None:
 
 def test_a_consistent_world_violates_nothing_and_says_how_much_was_compared() -> None:
     cases, true_s = cases_of(consistent_s)
-    result = check_guidelines(with_visits(cases, noisy(true_s, np.random.default_rng(1), 0.02)))
+    result = checked(with_visits(cases, noisy(true_s, np.random.default_rng(1), 0.02)))
     assert result.violations == () and result.rules == len(GUIDELINES)
     (sentence,) = result.sentences()
     assert sentence.startswith(f"0 of {len(GUIDELINES)} guidelines violated, by 1")
@@ -252,7 +257,7 @@ def test_the_experiment_finds_the_ring_and_the_tree_of_the_simulated_world(tmp_p
     tree moves the message twice where scatter and all_gather move it one and a half times."""
     words = ("experiment=guidelines", "part=1", "layout=1x4", "sizes=[4,1KiB,1MiB]")
     folder = commbench.run(*words, *SIMULATED, f"output={tmp_path}")
-    result = check_guidelines(read_results([folder]).cases)
+    result = checked(read_results([folder]).cases)
     assert result.rules == 11
     assert set(violated(result)) == {
         "all_reduce <= reduce + broadcast",
@@ -271,17 +276,17 @@ def slow_gather(factor: float) -> tuple[pd.DataFrame, NDArray[np.float64]]:
 def test_too_few_visits_decide_nothing_and_the_number_that_would_is_named() -> None:
     cases, true_s = slow_gather(3.0)
     medians_s = noisy(true_s, np.random.default_rng(1), 0.01, visits=6)
-    result = check_guidelines(with_visits(cases, medians_s))
+    result = checked(with_visits(cases, medians_s))
     assert result.violations == () and result.comparisons == 0
     (sentence,) = result.sentences()
     assert sentence.startswith("6 comparisons look as if") and "timing.visits=8 are" in sentence
     enough = noisy(true_s, np.random.default_rng(1), 0.01, visits=8)
-    assert violated(check_guidelines(with_visits(cases, enough))) == ["gather <= all_to_all"]
+    assert violated(checked(with_visits(cases, enough))) == ["gather <= all_to_all"]
 
 
 def test_nothing_is_said_of_a_run_without_a_sign_of_a_violation_and_with_few_visits() -> None:
     cases, true_s = cases_of(consistent_s)
-    result = check_guidelines(with_visits(cases, noisy(true_s, np.random.default_rng(1), 0.01, 6)))
+    result = checked(with_visits(cases, noisy(true_s, np.random.default_rng(1), 0.01, 6)))
     assert result.sentences() == []
 
 
@@ -294,7 +299,7 @@ def test_each_launch_must_show_a_violation(launches_with_it: int, named: bool) -
         noisy(slow_s if launch < launches_with_it else true_s, rng, 0.02) for launch in range(2)
     ]
     launches = [0.0] * VISITS + [1.0] * VISITS
-    result = check_guidelines(with_visits(cases, np.hstack(of_launches), launches))
+    result = checked(with_visits(cases, np.hstack(of_launches), launches))
     assert violated(result) == ["gather <= all_to_all"] * named
     assert all(violation.basis == "in 2 launches" for violation in result.violations)
 
@@ -302,7 +307,7 @@ def test_each_launch_must_show_a_violation(launches_with_it: int, named: bool) -
 def test_many_launches_of_one_visit_each_are_compared_as_launches() -> None:
     cases, true_s = slow_gather(1.5)
     medians_s = noisy(true_s, np.random.default_rng(1), 0.02, visits=9)
-    result = check_guidelines(with_visits(cases, medians_s, [float(at) for at in range(9)]))
+    result = checked(with_visits(cases, medians_s, [float(at) for at in range(9)]))
     assert violated(result) == ["gather <= all_to_all"]
 
 
@@ -312,7 +317,7 @@ def test_times_of_different_runs_are_not_compared() -> None:
     elsewhere = measured.assign(
         run_id=np.where(measured["benchmark"] == "gather", "another run", "r")
     )
-    assert violated(check_guidelines(elsewhere)) == []
+    assert violated(checked(elsewhere)) == []
 
 
 def test_a_message_that_was_rounded_down_to_whole_blocks_is_the_same_message() -> None:
@@ -324,7 +329,7 @@ def test_a_message_that_was_rounded_down_to_whole_blocks_is_the_same_message() -
     is_rounded = cases["benchmark"].isin(DIVIDED_COLLECTIVES) & (sizes > SIZES[0])
     rounded = cases.assign(message_bytes=sizes.where(~is_rounded, sizes - sizes % 20))
     medians_s = noisy(true_s, np.random.default_rng(1), 0.02)
-    violations = check_guidelines(with_visits(rounded, medians_s)).violations
+    violations = checked(with_visits(rounded, medians_s)).violations
     assert [violation.guideline.name for violation in violations] == [name] * len(LAYOUTS)
     assert all(violation.sizes == violation.compared == len(SIZES) for violation in violations)
 
@@ -348,7 +353,7 @@ def share_named(
         luck = rng.normal(0, spreads, (true_s.size, VISITS))
         if levels:
             luck += 0.3 * (rng.random(luck.shape) < 0.3)
-        result = check_guidelines(with_visits(cases, true_s[:, None] * np.exp(luck)))
+        result = checked(with_visits(cases, true_s[:, None] * np.exp(luck)))
         named += bool(result.violations)
     return named / runs
 

@@ -12,17 +12,16 @@ from generated_results import run_of
 from commbench.analysis.combined import combine_runs
 from commbench.analysis.headline import certainty_text, scope_text
 from commbench.report.summary import Summary, read_results
-from commbench.results.load import row_dicts
 from commbench.runtime.folder_lock import is_measured_into, locked
 
 
 def test_it_says_what_was_measured(tmp_path: Path) -> None:
     run_of(tmp_path, 0)
-    cases = read_results([tmp_path], "all_reduce").cases
+    cases = read_results([tmp_path], "all_reduce").rows
     over = "over gloo in 1x2 (nodes x ranks per node)"
     assert scope_text(combine_runs(cases)) == f"all_reduce {over}, 8 B to 2 MiB."
-    barrier = cases.assign(message_bytes=0, benchmark="barrier")
-    assert scope_text(combine_runs(barrier.iloc[:1])) == f"barrier {over}."
+    barrier = replace(cases[0], message_bytes=0, benchmark="barrier")
+    assert scope_text(combine_runs([barrier])) == f"barrier {over}."
 
 
 def unfinished(folder: Path) -> list[str]:
@@ -58,18 +57,27 @@ def test_a_finished_run_needs_no_warning_and_one_that_goes_on_no_resume(tmp_path
 def test_cases_that_need_more_visits_are_not_called_measured(tmp_path: Path) -> None:
     run_of(tmp_path, 0, status="interrupted", cases=100)
     results = read_results([tmp_path])
-    reasons = ["interrupted"] * 4 + ["budget"] * 96
-    begun = replace(results, cases=results.cases.assign(stop_reason=reasons))
+    rows = [
+        replace(row, stop_reason="interrupted" if at < 4 else "budget")
+        for at, row in enumerate(results.rows)
+    ]
+    begun = replace(results, rows=rows)
     (sentence,) = Summary(begun).unfinished
     assert "100 of 100 cases so far, 4 of them with fewer visits than planned" in sentence
 
 
 def test_it_counts_how_well_numbers_are_known(tmp_path: Path) -> None:
     run_of(tmp_path, 0)
-    cases = read_results([tmp_path], "all_reduce").cases
+    rows = read_results([tmp_path], "all_reduce").rows
     widths = [0.02] * 6 + [0.2] * 3 + [3.0]
-    low = cases["median_s"] * [1 - min(width, 0.9) for width in widths]
-    high = cases["median_s"] * [1 + width for width in widths]
-    text = certainty_text(row_dicts(cases.assign(ci_low_s=low, ci_high_s=high)))
+    known = [
+        replace(
+            row,
+            ci_low_s=(row.median_s or 0.0) * (1 - min(width, 0.9)),
+            ci_high_s=(row.median_s or 0.0) * (1 + width),
+        )
+        for row, width in zip(rows, widths, strict=True)
+    ]
+    text = certainty_text(known)
     assert text == "Of 10 numbers these are known: 6 to 5 %, 3 to 30 % (~), 1 less well (?)."
     assert certainty_text([]) == ""

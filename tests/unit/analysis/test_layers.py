@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from sample_cases import case_row
@@ -38,13 +39,13 @@ def test_layers_of_the_smallest_and_the_largest_message_lie_on_one_another() -> 
 
 
 def test_a_layer_that_is_faster_than_the_one_below_shows_nothing() -> None:
-    faster = [row | {"median_s": 1e-9} if row["engine"] == "python" else row for row in rows(8)]
+    faster = [replace(row, median_s=1e-9) if row.engine == "python" else row for row in rows(8)]
     assert layers_of(faster) == []
 
 
 def test_a_layer_lies_on_its_own_library_only() -> None:
     libraries = {"native": "Open MPI", "python": "MPICH"}
-    apart = [row | {"library": libraries[row["engine"]]} for row in rows(8)]
+    apart = [replace(row, library=libraries[row.engine]) for row in rows(8)]
     assert layers_of(apart) == []
     assert len(layers_of([*apart, *rows(8, library="MPICH")[:1]])) == 1
 

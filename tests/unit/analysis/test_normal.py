@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,10 +16,10 @@ from commbench.analysis.combined import combine_runs
 from commbench.analysis.normal import FAST, NORMAL, SLOW, judge
 from commbench.cli.rank import verdict_on_normal
 from commbench.results.columns import arrow_schema
-from commbench.results.load import row_dicts
+from commbench.results.row import Row
 
 
-def cases(**more: object) -> pd.DataFrame:
+def cases(**more: object) -> list[Row]:
     row = {
         "benchmark": "p2p_bandwidth",
         "backend": "tcp",
@@ -33,7 +33,7 @@ def cases(**more: object) -> pd.DataFrame:
         "busbw_gb_per_s": None,
         "median_s": 3.5e-3,
     }
-    return pd.DataFrame([row | more])
+    return [case_row(**{"status": "ok"} | row | more)]
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_the_setting_decides_which_value_a_case_has() -> None:
 
 def test_a_setting_that_all_cases_share_still_decides() -> None:
     rows = [
-        case_row(**row, status="ok", ci_low_s=3e-3, ci_high_s=4e-3, visit_medians_s=[3.5e-3])
-        for row in row_dicts(cases(backend="mpi", env={"OMPI_MCA_btl_tcp_links": "36"}))
+        replace(each, ci_low_s=3e-3, ci_high_s=4e-3)
+        for each in cases(backend="mpi", env={"OMPI_MCA_btl_tcp_links": "36"})
     ]
-    combined = combine_runs(pd.DataFrame(rows))
-    assert combined.rows[0]["env"] == {}, "names leave it out"
+    combined = combine_runs(rows)
+    assert combined.rows[0].env == (), "names leave it out"
     (judged_case,) = judge(combined.whole, ["c5n.18xlarge"])
     assert judged_case.reference.setting == "mpi, btl_tcp_links 36"
 
@@ -136,7 +136,7 @@ def test_a_threshold_allows_no_factor_and_a_guess_no_verdict() -> None:
 
 
 def test_two_labels_are_two_cases() -> None:
-    both = pd.concat([cases(label="tuned"), cases(label="plain", algbw_gb_per_s=0.7)])
+    both = [*cases(label="tuned"), *cases(label="plain", algbw_gb_per_s=0.7)]
     slow, normal = judge(both, ["c5n.18xlarge"])
     assert (slow.verdict, slow.case) == (SLOW, "p2p_bandwidth 4 MiB, tcp python 2x1 plain")
     assert (normal.verdict, normal.case) == (NORMAL, "p2p_bandwidth 4 MiB, tcp python 2x1 tuned")

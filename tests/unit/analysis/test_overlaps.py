@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from sample_cases import CASE
 
 from commbench.analysis.overlaps import overlap_cells, overlap_results
-from commbench.core.variables import NAMES
+from commbench.results.row import Row, row_of
 
 Times = tuple[float, float, float]  # low, median, high
 
 
-def timed_row(timed: str, times: Times, **changes: Any) -> dict[str, Any]:
+def timed_row(timed: str, times: Times, **changes: Any) -> Row:
     low_s, median_s, high_s = times
     overlap = None if timed == "communication" else "sleep"
-    return {
-        **{name: getattr(CASE, name) for name in NAMES},
+    values = {
         "benchmark": "all_reduce",
         "run_id": "run",
         "status": "ok",
@@ -26,11 +26,11 @@ def timed_row(timed: str, times: Times, **changes: Any) -> dict[str, Any]:
         "median_s": median_s,
         "ci_low_s": low_s,
         "ci_high_s": high_s,
-        **changes,
     }
+    return row_of(vars(CASE) | values | changes)
 
 
-def rows(together: Times, beside: Times | None = (10.0, 10.0, 10.0)) -> list[dict[str, Any]]:
+def rows(together: Times, beside: Times | None = (10.0, 10.0, 10.0)) -> list[Row]:
     """Of a communication of 8 s and a computation of 10 s."""
     chosen = [
         timed_row("communication", (7.0, 8.0, 9.0)),
@@ -79,9 +79,9 @@ def test_without_a_time_of_one_case_there_is_no_result() -> None:
 
 def test_runs_sizes_and_kinds_are_not_mixed() -> None:
     first = rows((11.0, 12.0, 13.0))
-    matmul = [{**row, "overlap": "matmul"} for row in rows((18.0, 18.0, 18.0))[1:]]
-    other_run = [{**row, "run_id": "other"} for row in first]
-    larger = [{**row, "message_bytes": 64} for row in first]
+    matmul = [replace(row, overlap="matmul") for row in rows((18.0, 18.0, 18.0))[1:]]
+    other_run = [replace(row, run_id="other") for row in first]
+    larger = [replace(row, message_bytes=64) for row in first]
     results = overlap_results([*first, *matmul, *other_run, *larger])
     assert [(result.overlap, result.hidden.value) for result in results] == [
         ("sleep", 0.75),
@@ -98,6 +98,6 @@ def test_the_cells_say_how_certain_they_are() -> None:
 
 def test_operations_that_differ_in_a_variable_are_named_with_it() -> None:
     first = rows((11.0, 12.0, 13.0))
-    other = [{**row, "in_place": False} for row in first]
+    other = [replace(row, in_place=False) for row in first]
     names = [cells[0] for cells in overlap_cells(overlap_results([*first, *other]))]
     assert "in_place False" in names[1]

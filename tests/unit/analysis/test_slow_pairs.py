@@ -3,6 +3,7 @@ class."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,31 +13,24 @@ from hypothesis import strategies as st
 from sample_cases import case_row
 
 from commbench.analysis.slow_pairs import findings, matrices, told_once
+from commbench.results.row import Row, plain_values, row_of
 from commbench.stats.thresholds import SLOW_FACTOR
 
 Pair = tuple[int, int]
 INTERVAL = 0.02  # half-width of a planted interval
 
 
-def row(
-    pair: str | None, median_s: float | None, ranks_per_node: int = 8, **more: Any
-) -> dict[str, Any]:
+def row(pair: str | None, median_s: float | None, ranks_per_node: int = 8, **more: Any) -> Row:
     low, high = (
         (None, None) if median_s is None else (median_s * (1 - INTERVAL), median_s * (1 + INTERVAL))
     )
-    values = case_row(
-        run_id="r", benchmark="p2p_latency", message_bytes=1024, status="ok", pair=pair
-    )
-    return (
-        values
-        | {
-            "median_s": median_s,
-            "ci_low_s": low,
-            "ci_high_s": high,
-            "layout": f"2x{ranks_per_node}",
-        }
-        | more
-    )
+    times = {"median_s": median_s, "ci_low_s": low, "ci_high_s": high}
+    names = {"run_id": "r", "benchmark": "p2p_latency", "message_bytes": 1024, "pair": pair}
+    return case_row(**names | {"status": "ok"} | times | {"layout": f"2x{ranks_per_node}"} | more)
+
+
+def changed(entry: Row, values: dict[str, Any]) -> Row:
+    return row_of(plain_values(entry) | values)
 
 
 def world(
@@ -49,7 +43,7 @@ def world(
     noise: float = 0.0,
     seed: int = 0,
     **more: Any,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """All pairs at 2 us; other nodes take `between`, links of the slow rank `factor` times as
     long."""
     random = np.random.default_rng(seed)
@@ -64,7 +58,7 @@ def world(
     return rows
 
 
-def reported(rows: list[dict[str, Any]]) -> list[tuple[str, str | None, int | None]]:
+def reported(rows: list[Row]) -> list[tuple[str, str | None, int | None]]:
     return [(finding.kind, finding.pair, finding.rank) for finding in findings(rows)]
 
 
@@ -145,7 +139,7 @@ def test_a_bad_link_is_no_bad_rank() -> None:
     assert reported(world(8, {(1, 6): 3.0, (6, 1): 3.0})) == [("slow", "1-6", None)]
 
 
-def sizes(planted: dict[int, dict[Pair, float]], **more: Any) -> list[dict[str, Any]]:
+def sizes(planted: dict[int, dict[Pair, float]], **more: Any) -> list[Row]:
     """A matrix of 8 ranks per size, with what is planted at each."""
     return [
         entry
@@ -175,7 +169,7 @@ def test_unusable_rows_accuse_nobody_and_uncertain_ones_need_twice_the_time(
     def doubted(entry: dict[str, Any]) -> dict[str, Any]:
         ends = {"ci_low_s": 1 - width, "ci_high_s": 1 + width}
         times = {name: end * entry["median_s"] for name, end in ends.items()}
-        return entry | {"warnings": warnings} | times
+        return changed(entry, {"warnings": warnings} | times)
 
     rows = sizes({8: {(0, 2): factor, (2, 0): factor}, 64: {(0, 2): factor, (2, 0): factor}})
     assert len(findings(rows)) == 1, "one link"
@@ -190,7 +184,7 @@ def test_one_usable_size_of_several_accuses_nobody() -> None:
     rows = sizes({8: {(0, 2): 3.0, (2, 0): 3.0}, 64: {(0, 2): 3.0, (2, 0): 3.0}})
     for other in ({"warnings": ["oversubscribed"]}, {"status": "failed", "median_s": None}):
         assert (
-            findings([entry | (other if entry["message_bytes"] == 64 else {}) for entry in rows])
+            findings([changed(entry, other if entry.message_bytes == 64 else {}) for entry in rows])
             == []
         )
     assert len(findings([entry for entry in rows if entry["message_bytes"] == 8])) == 1
@@ -217,14 +211,13 @@ def test_the_edge_of_a_wide_class_is_no_fault() -> None:
     assert matrices(rows)[0].slow == {}
 
 
-def in_wide_class(median_s: float, low_s: float) -> list[dict[str, Any]]:
+def in_wide_class(median_s: float, low_s: float) -> list[Row]:
     """Eleven pairs from 0.8 to 1.2 us, whose MAD is 0.12 us: 3 standard deviations are 0.53 us. And
     one more."""
     pairs = [(first, second) for first in range(4) for second in range(4) if first != second]
     times = [*np.linspace(0.8e-6, 1.2e-6, 11), median_s]
     rows = [row(f"{a}-{b}", time, 4) for (a, b), time in zip(pairs, times, strict=True)]
-    rows[-1]["ci_low_s"] = low_s
-    return rows
+    return [*rows[:-1], replace(rows[-1], ci_low_s=low_s)]
 
 
 @pytest.mark.parametrize(
@@ -240,9 +233,11 @@ def test_a_median_beyond_the_factor_is_not_enough() -> None:
     """The interval begins below it."""
     rows = world(4, {(0, 1): 1.5, (1, 0): 1.5})
     assert list(matrices(rows)[0].slow) == [(0, 1), (1, 0)]
-    for entry in rows:
-        entry |= {"ci_low_s": 1.15 * 2e-6} if entry["median_s"] > 2.5e-6 else {}
-    assert matrices(rows)[0].slow == {}
+    wider = [
+        changed(entry, {"ci_low_s": 1.15 * 2e-6} if (entry.median_s or 0.0) > 2.5e-6 else {})
+        for entry in rows
+    ]
+    assert matrices(wider)[0].slow == {}
 
 
 def test_two_pairs_do_not_tell_which_is_wrong() -> None:
@@ -253,14 +248,13 @@ def test_two_pairs_do_not_tell_which_is_wrong() -> None:
 
 
 def test_a_pair_without_an_interval_accuses_nobody() -> None:
+    unknown = {"ci_low_s": None, "ci_high_s": None}
     rows = world(4, {(0, 1): 5.0})
-    for entry in rows:
-        entry |= {"ci_low_s": None, "ci_high_s": None} if entry["pair"] == "0-1" else {}
-    assert findings(rows) == []
+    assert findings([changed(row, unknown if row.pair == "0-1" else {}) for row in rows]) == []
 
 
 def test_intervals_that_meet_are_symmetric() -> None:
-    rows = [row("0-1", 2e-6), row("1-0", 1e-6) | {"ci_high_s": 1.97e-6}]
+    rows = [row("0-1", 2e-6), row("1-0", 1e-6, ci_high_s=1.97e-6)]
     assert findings(rows) == []
     assert reported([rows[0], row("1-0", 1e-6)]) == [("asymmetric", "0-1", None)]
 
@@ -302,7 +296,8 @@ def test_rows_that_are_no_entry_of_a_matrix_are_left_out() -> None:
     foreign = [row(None, 1e-6), row("0-2 1-3", 1e-6)]
     assert matrices(foreign) == []
     skipped = [
-        entry | {"status": "skipped", "median_s": None, "ci_low_s": None} for entry in world(3)
+        changed(entry, {"status": "skipped", "median_s": None, "ci_low_s": None})
+        for entry in world(3)
     ]
     assert len(matrices(skipped)[0].rows) == 9
     assert matrices(skipped)[0].classes == {}

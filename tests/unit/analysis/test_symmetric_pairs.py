@@ -23,8 +23,8 @@ def matrix(times: dict[str, float], width: float = 0.001, **more: Any) -> Matrix
             ci_low_s=time * (1 - width),
             ci_high_s=time * (1 + width),
             algbw_gb_per_s=1e-9 * 1024 / time,
+            **more,
         )
-        | more
         for pair, time in times.items()
     ]
     (found,) = matrices(rows)

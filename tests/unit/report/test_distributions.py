@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from sample_cases import case_row
 from simulated_words import NOISY_RUN
 
 import commbench
 from commbench.report.distributions import times_by_case
+from commbench.results.load import rows_of_frame
 
 
 def test_samples_give_the_medians_again(tmp_path: Path) -> None:
@@ -20,7 +22,7 @@ def test_samples_give_the_medians_again(tmp_path: Path) -> None:
     folder = commbench.run(*NOISY_RUN, *words, f"output={tmp_path}")
     cases = commbench.load(folder)
     assert set(cases.status) == {"ok"} and len(cases) == 4
-    times = times_by_case(folder, cases)
+    times = times_by_case(folder, rows_of_frame(cases))
     assert set(times) == set(cases.case_id)
     for case in cases.itertuples():
         assert times[case.case_id].size == 40
@@ -51,5 +53,5 @@ def test_the_headline_tells_whose_clock_counts(
         "operations_per_sample": 2,
         "headline": headline,
     }
-    times = times_by_case(tmp_path, pd.DataFrame([case]))
+    times = times_by_case(tmp_path, [case_row(**case)])
     assert list(times["a"]) == pytest.approx([expected_s, expected_s])

@@ -36,9 +36,10 @@ def texts(figure: Figure) -> list[str]:
     return ["".join(each.itertext()).strip() for each in root.iter() if each.tag.endswith("}text")]
 
 
-def row(**values: Any) -> dict[str, Any]:
+def row(**values: Any) -> Any:
     times = {"median_s": 2e-6, "ci_low_s": 1.9e-6, "ci_high_s": 2.1e-6, "algbw_gb_per_s": 1.0}
-    return case_row(**({"status": "ok", "engine": "python", "ranks_per_node": 8} | times | values))
+    made = case_row(**({"status": "ok", "engine": "python", "ranks_per_node": 8} | times | values))
+    return made
 
 
 def curves(name: str = "gloo", **values: Any) -> plots.Curves:
@@ -120,8 +121,9 @@ def test_cases_without_a_message_have_no_curve() -> None:
 
 
 def test_layouts_are_in_their_order_whatever_that_of_the_rows(tmp_path: Path) -> None:
-    cases = [read_results([run_of(tmp_path, number)], "all_reduce").cases for number in (6, 0, 3)]
-    combined = combine_runs(pd.concat(cases, ignore_index=True))
+    runs = [run_of(tmp_path, number) for number in (6, 0, 3)]
+    rows = [row for run in runs for row in read_results([run], "all_reduce").rows]
+    combined = combine_runs(rows)
     drawn = plots.curves_of((each.benchmark, each.rows) for each in lines_by_window(combined))
     smallest, largest = plots.by_layout(drawn)
     assert "8 B" in smallest.title and "2 MiB" in largest.title
