@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from commbench.analysis.ab_results import AbResult, read_ab_results
 from commbench.analysis.best import CHOSEN_SETTINGS
 from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.cold_start import FULL_SPEED, until_full_speed
@@ -35,7 +36,7 @@ from commbench.results.load import Paths, frame_of, read_cases, row_dicts
 from commbench.results.table_files import NEEDED
 from commbench.stats.thresholds import FAR_FROM_NORMAL
 
-from .compare_text import AbResult, read_ab_results
+from .compare_text import ab_sentence, comparison_summary
 from .quantities import has_bandwidth
 from .streams import RAMP, bit_unit, is_stream_soak, slow_start_text, stream_sentences
 
@@ -257,7 +258,10 @@ class Summary:
 
     def verdicts(self) -> list[str]:
         """What each comparison of `commbench ab` says."""
-        return [f"{result.sentence()} {result.summary()}" for result in self.results.comparisons]
+        return [
+            f"{ab_sentence(result)} {comparison_summary(result.cases)}."
+            for result in self.results.comparisons
+        ]
 
     @functools.cached_property
     def matrix_names(self) -> Mapping[Matrix, str]:
