@@ -19,7 +19,7 @@ from commbench.core.terminal import first_line
 from commbench.core.units import natural_key, value_text
 from commbench.core.variables import BY_NAME, MAPS, NAMES, SIZES, Options, Variables, brought_along
 from commbench.results.columns import SCHEMA_VERSION, VARIABLES, arrow_schema, case_text, grouped
-from commbench.results.load import RUNS, find_runs, plain, read_cases, rows_of_table
+from commbench.results.load import RUNS, find_runs, newest_rows, plain, read_cases, rows_of_table
 from commbench.results.row import Measured, Row, row_of
 from commbench.results.run_folder import publish
 from commbench.results.table_files import Damaged, table_of
@@ -181,16 +181,7 @@ def read_side(name: str, source: Source | Sequence[Source]) -> Side:
     label = ", ".join(
         str(given) if isinstance(given, (str, Path)) else "a data frame" for given in sources
     )
-    return Side(name, _newest(rows), tuple(runs.values()), tuple(problems), label)
-
-
-def _newest(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """The rows without those that a later one of the same case and run replaces."""
-    newest: dict[tuple[str, str], Row] = {}
-    for row in rows:
-        newest.pop((row.run_id, row.case_id), None)  # the later one stands at its own place
-        newest[row.run_id, row.case_id] = row
-    return tuple(newest.values())
+    return Side(name, tuple(newest_rows(rows)), tuple(runs.values()), tuple(problems), label)
 
 
 def select_rows(side: Side, by: Sequence[ComparedVariable]) -> Side:

@@ -336,6 +336,20 @@ def rows_of_table(table: Any) -> list[Row]:
     ]
 
 
+def rows_of_frame(frame: pd.DataFrame) -> list[Row]:
+    """The rows of a data frame of cases."""
+    return list(map(row_of, row_dicts(frame)))
+
+
+def newest_rows(rows: Iterable[Row]) -> list[Row]:
+    """The rows without those that a later one of the same case and run replaces."""
+    newest: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        newest.pop((row.run_id, row.case_id), None)  # the later one stands at its own place
+        newest[row.run_id, row.case_id] = row
+    return list(newest.values())
+
+
 def frame_of(tables: Sequence[Any], table: str = "cases") -> pd.DataFrame:
     """One data frame in which the row of a later table replaces the same row of an earlier one."""
     import pyarrow as pa

@@ -29,7 +29,7 @@ from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.terminal import first_line
 from commbench.core.units import plural
 from commbench.report.summary import Results, Summary, read_results
-from commbench.results.load import row_dicts
+from commbench.results.load import rows_of_frame
 from commbench.runtime.launchers.registry import detect
 from commbench.runtime.launchers.requirements import check_startable
 from commbench.stats.difference import outcomes
@@ -108,11 +108,11 @@ def _jobs_of(results: Results, case_ids: Collection[str]) -> list[tuple[Job, str
         raise ConfigError("accept runs within torchrun, mpirun or srun")
     if not results.folders:
         raise ConfigError("RESULTS are no folders of runs")
-    rows = row_dicts(results.cases[results.cases["case_id"].isin(case_ids)])
+    rows = [row for row in rows_of_frame(results.cases) if row.case_id in case_ids]
     missing = {suite_key(row) for row in rows}
     jobs = []
     for record in results.records:
-        own = {suite_key(row) for row in rows if row["run_id"] == record.get("run_id")} & missing
+        own = {suite_key(row) for row in rows if row.run_id == record.get("run_id")} & missing
         if own:
             _check_host(record)
             config_dir = record.get("config_dir")

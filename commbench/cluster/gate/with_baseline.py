@@ -26,7 +26,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.units import plural
 from commbench.report.summary import Results, Summary
 from commbench.results.columns import grouped, row_order
-from commbench.results.load import row_dicts
+from commbench.results.load import rows_of_frame
 from commbench.stats.thresholds import SUSPECT_SPREADS, USUAL_LEVELS
 
 MOST_KEYS = 4  # that a message lists
@@ -77,9 +77,11 @@ def _cases_of_key(
 ) -> Iterator[GateCase]:
     """The cases that these runs of the results or the store have."""
     stored = healthy_launches(store, key)
-    rows = row_dicts(results.cases[results.cases["run_id"].isin(runs)])
-    by_case = grouped(rows, lambda row: str(row["case_id"]))
-    days = {str(record.get("run_id")): day_of(record) for record in results.records}
+    rows = [row for row in rows_of_frame(results.cases) if row.run_id in runs]
+    by_case = grouped(rows, lambda row: row.case_id)
+    days = {
+        str(record.get("run_id")): day_of(record.get("started_at")) for record in results.records
+    }
     for case_id in {**by_case, **stored}:
         own = by_case.get(case_id, [])
         baseline = stored.get(case_id)
@@ -88,7 +90,7 @@ def _cases_of_key(
             row=own[0] if own else stored[case_id].row,
             rows=own,
             healthy=[launch for launch in launches if launch.run_id not in runs],
-            new=[launch for row in own for launch in launches_of(row, days[row["run_id"]])],
+            new=[launch for row in own for launch in launches_of(row, days[row.run_id])],
             is_new_only=baseline is None,
             was_measured=bool(launches),
         )

@@ -17,7 +17,7 @@ from commbench.cluster.gate.answers import (
 from commbench.core.units import plural
 from commbench.report.summary import Summary, reference_note
 from commbench.results.columns import case_text, row_order
-from commbench.results.load import row_dicts
+from commbench.results.load import rows_of_frame
 
 GUIDELINE = "guideline"
 KNOWN_VALUE = "known value"
@@ -30,15 +30,15 @@ NO_BASELINE = (
 def judge_without_baseline(summary: Summary) -> GateResult:
     """A FAIL for each case that was not measured, each violated guideline, and each known value
     that is missed; undecided where nothing of that applies."""
-    cases = summary.results.cases
-    unmeasured = sorted(row_dicts(cases[cases["status"] != "ok"]), key=row_order)
+    rows = rows_of_frame(summary.results.cases)
+    unmeasured = sorted((row for row in rows if row.status != "ok"), key=row_order)
     answers = [
-        CaseAnswer(str(row["benchmark"]), case_text(row), "FAIL", unmeasured_text(row))
+        CaseAnswer(row.benchmark, case_text(row), "FAIL", unmeasured_text(row))
         for row in unmeasured
     ]
     answers += _guideline_answers(summary)
     answers += _known_value_answers(summary)
-    measured = row_dicts(cases[cases["status"] == "ok"])
+    measured = [row for row in rows if row.status == "ok"]
     findings = [f"{case_text(row)}: {above_limit(row)}." for row in measured if is_impossible(row)]
     findings += [known_value_text(each) for each in summary.judged if each.verdict == FAST]
     return GateResult(
