@@ -4,19 +4,19 @@ starts measured."""
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from commbench.config.settings import SEARCH, Job, received
 from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError, WorldBroken
-from commbench.core.states import UNFINISHED, CaseStatus, Phase, case_status
+from commbench.core.states import UNFINISHED, CaseStatus, Phase
 from commbench.measure.expectations import Verdict
 from commbench.results.load import counting_ranks, load_run, read_rows
 from commbench.results.recorded import recorded_rows, recorded_samples
+from commbench.results.row import Measured, Row
 from commbench.results.writer import Arrays
 from commbench.runtime.exit_protocol import FOLDER, JOB, RESUME, leave_status
 from commbench.runtime.folder_lock import lock_folder, unlock_all
@@ -200,7 +200,7 @@ def earlier_visits(folder: str | Path, case_ids: Collection[str]) -> dict[str, E
     return by_case
 
 
-def _visit_times(row: Mapping[str, Any], samples: Arrays) -> tuple[Series, ...]:
+def _visit_times(row: Row, samples: Arrays) -> tuple[Series, ...]:
     """Seconds per operation of each visit that the row counts; empty where it has no numbers or
     samples are missing.
 
@@ -208,8 +208,8 @@ def _visit_times(row: Mapping[str, Any], samples: Arrays) -> tuple[Series, ...]:
     have left a visit that no row counts. So the consecutive visits whose medians fit the row best
     are taken.
     """
-    recorded_s = row["visit_medians_s"]
-    if case_status(row) != "ok" or recorded_s is None:
+    recorded_s = row.visit_medians_s
+    if not isinstance(row, Measured) or recorded_s is None:
         return ()
     counts = samples["phase"] == MEASURE
     counts &= counting_ranks(row, samples["rank"])
@@ -218,7 +218,7 @@ def _visit_times(row: Mapping[str, Any], samples: Arrays) -> tuple[Series, ...]:
     )
     times = [
         _slowest(repetition[visit == number], elapsed_ns[visit == number])
-        * (1e-9 / row["operations_per_sample"])
+        * (1e-9 / (row.operations_per_sample or 1))
         for number in np.unique(visit[~np.isnan(visit)])
     ]
     medians_s = np.array([np.median(series) for series in times])

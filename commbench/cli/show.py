@@ -109,7 +109,7 @@ def shown_text(
         return f"{run.name}: nothing was measured: {record.get('reason') or record.get('status')}"
     if form != CONSOLE:
         return printable(LISTINGS[form].text(record, rows))
-    soaks = {row["case_id"]: time_line(row) for row in rows if row["timing"] == "soak"}
+    soaks = {row.case_id: time_line(row) for row in rows if row.timing == "soak"}
     for case_id, line in soaks.items():
         for columns in recorded_counters(run, case_id):
             line.add(columns)
