@@ -10,29 +10,32 @@ import warnings
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from commbench.core.errors import ConfigError
-from commbench.core.states import Row, case_status
 from commbench.core.terminal import first_line
 from commbench.core.units import natural_key, value_text
-from commbench.core.variables import BY_NAME, MAPS, NAMES, SIZES, brought_along
+from commbench.core.variables import BY_NAME, MAPS, NAMES, SIZES, Options, Variables, brought_along
 from commbench.results.columns import SCHEMA_VERSION, VARIABLES, arrow_schema, case_text, grouped
-from commbench.results.load import RUNS, find_runs, frame_of, plain, read_cases, row_dicts
+from commbench.results.load import RUNS, find_runs, newest_rows, plain, read_cases
+from commbench.results.row import Measured, Row
 from commbench.results.run_folder import publish
 from commbench.results.table_files import Damaged, table_of
 from commbench.stats import difference
 from commbench.stats.difference import ALPHA, NOISE_LAUNCHES
+from commbench.stats.interval import Interval
 from commbench.stats.launch_groups import launch_groups
 from commbench.stats.launches import launch_medians
 from commbench.stats.levels import GroupedLaunches, level_test
 from commbench.stats.series import Series
 from commbench.stats.thresholds import SMALLEST_CHANGE
-from commbench.stats.verdict import Comparison, adjusted_p, compare_launches, verdict
+from commbench.stats.verdict import Comparison, Verdict, adjusted_p, compare_launches, verdict
 
 from .case_names import OF_BACKEND, OF_LABEL, without_shared
+
+Key = tuple[Any, ...]  # the values of the variables, of those that are compared None
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,21 +45,6 @@ if TYPE_CHECKING:
 # what was moved: must be equal on both sides
 PAYLOAD = ("benchmark", "dtype", *SIZES)
 COMPARABLE = (*(name for name in NAMES if name not in PAYLOAD), "label")
-TAILS = ("p95_s", "p99_s")
-OTHERS = (  # columns that a comparison reads besides the variables
-    "label",
-    "run_id",
-    "trial",
-    "started_at",
-    "status",
-    "reason",
-    "clock",
-    "median_s",
-    "visit_medians_s",
-    "visit_launches",
-    "algbw_gb_per_s",
-    *TAILS,
-)
 NO_VALUES = ("none", "null")  # a backend's options are texts
 BYTES_TOLERANCE = 1e-6
 MOST_NEAREST = 50  # cases among which the nearest is looked for
@@ -101,7 +89,7 @@ class Side:
     left out."""
 
     name: str
-    cases: pd.DataFrame
+    rows: tuple[Row, ...]
     runs: tuple[dict[str, Any], ...] = ()
     problems: tuple[str, ...] = ()
     label: str = ""
@@ -194,57 +182,50 @@ def read_side(name: str, source: Source | Sequence[Source]) -> Side:
     label = ", ".join(
         str(given) if isinstance(given, (str, Path)) else "a data frame" for given in sources
     )
-    return Side(name, frame_of(tables), tuple(runs.values()), tuple(problems), label)
+    return Side(name, tuple(newest_rows(tables)), tuple(runs.values()), tuple(problems), label)
 
 
 def select_rows(side: Side, by: Sequence[ComparedVariable]) -> Side:
     """The rows with the values that `by` names for this side, and the records of their runs; raises
     ConfigError where there are none."""
-    cases = side.cases
+    rows = side.rows
     for variable in by:
         wanted = getattr(variable, side.name.lower())
         if wanted is not None:
-            values = _values(cases, variable)
-            if wanted not in set(values):
+            values = _values(rows, variable)
+            if wanted not in values:
                 listed = ", ".join(sorted(set(values), key=natural_key))
                 raise ConfigError(
                     f"{side.name} has no case with {variable.name}={wanted}; it has {listed}"
                 )
-            cases = cases[values == wanted]
+            rows = tuple(row for row, value in zip(rows, values, strict=True) if value == wanted)
         if variable.entry:
-            cases = _without_entry(cases, *variable.entry)
-    if len(cases) == len(side.cases):
-        return replace(side, cases=cases)
-    own = set(cases["run_id"])
+            rows = tuple(_without_entry(row, *variable.entry) for row in rows)
+    if len(rows) == len(side.rows):
+        return replace(side, rows=rows)
+    own = {row.run_id for row in rows}
     runs = tuple(run for run in side.runs if run.get("run_id") in own)
     given = [(each.name, getattr(each, side.name.lower())) for each in by if each.is_given]
     chosen = [f"{name} {value}" if value else f"no {name}" for name, value in given]
     label = ", ".join([side.label, *chosen])
-    return replace(side, cases=cases, runs=runs, label=label)
+    return replace(side, rows=rows, runs=runs, label=label)
 
 
-def _without_entry(cases: pd.DataFrame, column: str, entry: str) -> pd.DataFrame:
-    """The rows with the rest of a map, which must be the same on both sides."""
-    import pandas as pd
-
-    maps = (row[column] or {} for row in row_dicts(cases[[column]]))
-    rest = [{name: each[name] for name in each if name != entry} for each in maps]
-    return cases.assign(**{column: pd.Series(rest, index=cases.index, dtype=object)})
+def _without_entry(row: Row, column: str, entry: str) -> Row:
+    """The row with the rest of a map, which must be the same on both sides."""
+    options: Options = getattr(row, column)
+    rest: dict[str, Any] = {column: tuple(pair for pair in options if pair[0] != entry)}
+    return replace(row, **rest)
 
 
-def _values(cases: pd.DataFrame, variable: ComparedVariable) -> pd.Series[str]:
+def _values(rows: Sequence[Row], variable: ComparedVariable) -> list[str]:
     """The values of a variable as texts, those of a map without what all rows of a backend have."""
-    import pandas as pd
-
-    name = variable.name
     if variable.entry:
         column, entry = variable.entry
-        maps = (row[column] or {} for row in row_dicts(cases[[column]]))
-        return pd.Series([variable_text(each.get(entry)) for each in maps], index=cases.index)
-    if name not in MAPS:
-        return cases[name].map(variable_text)
-    reduced = without_shared(row_dicts(cases[["backend", *MAPS]]))
-    return pd.Series([variable_text(row[name]) for row in reduced], index=cases.index)
+        return [variable_text(dict(getattr(row, column)).get(entry)) for row in rows]
+    name = variable.name
+    reduced = without_shared(rows) if name in MAPS else rows
+    return [variable_text(getattr(row, name)) for row in reduced]
 
 
 def by_each_value(
@@ -253,7 +234,7 @@ def by_each_value(
     """`by` once for each value that its first variable has in one source but one, which is BASE:
     no value, else the first. Raises ConfigError for a single value."""
     first, *others = by
-    order = sorted(set(_values(source.cases, first)), key=natural_key)
+    order = sorted(set(_values(source.rows, first)), key=natural_key)
     base, *settings = sorted(order, key=lambda value: value not in NO_VALUES)
     if not settings:
         raise ConfigError(
@@ -273,7 +254,7 @@ def save(side: Side, target: str | Path) -> None:
     path = Path(target)
     aside = path.with_name(f".{path.name}.tmp")
     try:
-        table = pa.Table.from_pandas(side.cases[schema.names], schema, preserve_index=False)
+        table = pa.Table.from_pylist([vars(row) for row in side.rows], schema)
         pq.write_table(
             table.replace_schema_metadata(metadata),
             aside,
@@ -297,14 +278,14 @@ class Rules:
     paired: bool = False
     delta: float = SMALLEST_CHANGE
     seed: int = 0
-    noise: Mapping[str, float] | None = None
+    noise: Mapping[Key, float] | None = None
     settings: int = 1
 
     def tests(self, cases: int) -> int:
         """For how many p is corrected, where each setting has so many cases."""
         return self.settings * cases
 
-    def threshold(self, key: str) -> float:
+    def threshold(self, key: Key) -> float:
         """The threshold of a case: its own noise, else the largest of all A/A cases; at least
         delta."""
         noise = self.noise or {}
@@ -347,54 +328,183 @@ def compare(
     noise_of = noise_by_key(read_side("A/A", aa), variables, seed) if sources_of(aa) else None
     for problem in (line for side in sides for line in side.problems):
         warnings.warn(problem, stacklevel=2)
-    return compare_sides(*sides, Rules(variables, paired, delta, seed, noise_of))
+    return _frame(compare_sides(*sides, Rules(variables, paired, delta, seed, noise_of)))
 
 
-def compare_sides(base: Side, new: Side, rules: Rules) -> pd.DataFrame:
-    """The table that compare returns, of the rows of two sides that `select_rows` has chosen."""
-    import pandas as pd
+@dataclass(frozen=True)
+class SideOfCase:
+    """What one side has of a case: the launches that count, and how many rows do not."""
 
+    launches: tuple[Measured, ...] = ()
+    unmeasured: int = 0
+
+    @property
+    def has_rows(self) -> bool:
+        return bool(self.launches) or self.unmeasured > 0
+
+    @property
+    def medians_s(self) -> Series:
+        return _numbers(row.median_s for row in self.launches)
+
+    @property
+    def groups(self) -> str | None:
+        """The two groups into which the launches fall; None for one."""
+        groups = launch_groups(self.medians_s.tolist())
+        return None if groups is None else groups.text
+
+    def gb_per_s(self, median_s: float) -> float | None:
+        """The bandwidth at that time; None where the rows have none."""
+        sizes = _finite(_gb(self.launches))
+        return float(sizes[0]) / median_s if sizes.size else None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the launches of both sides show. `delta`: the threshold; `p_holm`: corrected for all
+    cases; the ratios of percentiles are None where a side has none."""
+
+    comparison: Comparison
+    delta: float
+    p_holm: float
+    verdict: Verdict
+    p95_ratio: float | None = None
+    p99_ratio: float | None = None
+    day_ratio: float | None = None
+
+    @property
+    def ratio(self) -> Interval:
+        """Time of NEW / time of BASE; without an interval where the launches are too few."""
+        return self.comparison.ratio
+
+
+@dataclass(frozen=True)
+class ComparedCase:
+    """A case of either side. `variables`: a Row without results, `BASE -> NEW` for one in which
+    the sides differ; `judged` is None where a side has no measured launch."""
+
+    variables: Row
+    base: SideOfCase
+    new: SideOfCase
+    judged: Judged | None = None
+    reason: str | None = None
+
+    @property
+    def sides(self) -> Literal["both", "base", "new"]:
+        if self.base.has_rows and self.new.has_rows:
+            return "both"
+        return "base" if self.base.has_rows else "new"
+
+    @property
+    def launches(self) -> tuple[int, int]:
+        """Of BASE and of NEW."""
+        return len(self.base.launches), len(self.new.launches)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return None if self.judged is None else self.judged.verdict
+
+
+def compare_sides(base: Side, new: Side, rules: Rules) -> list[ComparedCase]:
+    """The cases of either side in the order of tables, of the rows that `select_rows` has
+    chosen."""
     joined = _joined(base, new, rules.by)
     apart = reasons_apart(joined.base, joined.new, "NEW")
     apart |= reasons_apart(joined.new, joined.base, "BASE")
-    cases = [
-        _case(key, joined.base.get(key, []), joined.new.get(key, []), rules)
+    cases = {
+        key: _case(joined.base.get(key, []), joined.new.get(key, []), apart.get(key), rules.paired)
         for key in {**joined.base, **joined.new}
-    ]
-    measured = [(case, case.comparison) for case in cases if case.comparison is not None]
-    adjusted = adjusted_p([comparison for _, comparison in measured])
-    for (case, comparison), p_holm in zip(measured, adjusted, strict=True):
+    }
+    comparisons = {
+        key: compare_launches(
+            case.base.medians_s, case.new.medians_s, rules.threshold(key), rules.paired
+        )
+        for key, case in cases.items()
+        if all(case.launches)
+    }
+    adjusted = adjusted_p(list(comparisons.values()))
+    for (key, comparison), p_holm in zip(comparisons.items(), adjusted, strict=True):
+        case = cases[key]
         p_adjusted = min(1.0, rules.settings * p_holm)
-        case.row.update(_statistics(case, comparison, p_adjusted, rules))
-    for case in cases:
-        reasons = case.row["reason"], apart.get(case.key)
-        case.row["reason"] = "; ".join(filter(None, reasons)) or None
+        judged = _judged(case, comparison, p_adjusted, rules.threshold(key))
+        cases[key] = replace(case, judged=judged)
+    return sorted(cases.values(), key=_place_in_table)
+
+
+def _place_in_table(case: ComparedCase) -> list[str]:
+    """The values of the variables, the size last; numbers by size, nulls first."""
+    order = sorted(NAMES, key=lambda name: name in SIZES)
+    values = [_table_value(getattr(case.variables, name)) for name in order]
+    return [f"{value:020d}" if isinstance(value, int) else str(value or "") for value in values]
+
+
+# ---------------------------------------------------------------- the data frame
+
+
+def _frame(cases: Iterable[ComparedCase]) -> pd.DataFrame:
+    """The columns COMPARISON_COLUMNS of the cases."""
+    import pandas as pd
+
+    frame = pd.DataFrame(map(_columns, cases), columns=list(COMPARISON_COLUMNS))
     # a variable that is compared is text: BASE -> NEW
     whole = [
         column.name
         for column in VARIABLES
-        if column.kind == "integer" and column.name not in joined.by
+        if column.kind == "integer" and not frame[column.name].map(_is_text).any()
     ]
-    rows = sorted((case.row for case in cases), key=_place_in_table)
-    return pd.DataFrame(rows, columns=list(COMPARISON_COLUMNS)).astype(
-        NUMBER_TYPES | dict.fromkeys(whole, "Int64")
-    )
+    return frame.astype(NUMBER_TYPES | dict.fromkeys(whole, "Int64"))
 
 
-def _place_in_table(row: Row) -> list[str]:
-    """The values of the variables, the size last; numbers by size, nulls first."""
-    order = sorted(NAMES, key=lambda name: name in SIZES)
-    values = [row[name] for name in order]
-    return [f"{value:020d}" if isinstance(value, int) else str(value or "") for value in values]
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _columns(case: ComparedCase) -> dict[str, Any]:
+    values = {name: _table_value(getattr(case.variables, name)) for name in NAMES}
+    values |= {
+        "sides": case.sides,
+        "base_launches": len(case.base.launches),
+        "new_launches": len(case.new.launches),
+        "base_unmeasured": case.base.unmeasured,
+        "new_unmeasured": case.new.unmeasured,
+        "reason": case.reason,
+    }
+    judged = case.judged
+    if judged is None:
+        return values
+    comparison = judged.comparison
+    values |= {
+        "base_median_s": comparison.base_s,
+        "new_median_s": comparison.new_s,
+        "base_gb_per_s": case.base.gb_per_s(comparison.base_s),
+        "new_gb_per_s": case.new.gb_per_s(comparison.new_s),
+        "ratio": judged.ratio.value,
+        "delta": judged.delta,
+        "verdict": judged.verdict,
+        "p95_ratio": judged.p95_ratio,
+        "p99_ratio": judged.p99_ratio,
+        "base_groups": case.base.groups,
+        "new_groups": case.new.groups,
+        "day_ratio": judged.day_ratio,
+    }
+    if comparison.is_decidable:
+        values |= {"ratio_low": judged.ratio.low, "ratio_high": judged.ratio.high}
+        values |= {"p_value": comparison.p_value, "p_holm": judged.p_holm}
+    return values
+
+
+def _table_value(value: Any) -> Any:
+    """The value of a variable in a table: a map as text."""
+    return variable_text(value) if isinstance(value, tuple) else plain(value)
+
+
+# ---------------------------------------------------------------- which cases are compared
 
 
 class Joined(NamedTuple):
-    """Key -> rows of each side, and the names of the variables in which rows of a key may
-    differ."""
+    """Key -> rows of each side."""
 
-    base: dict[str, list[Row]]
-    new: dict[str, list[Row]]
-    by: tuple[str, ...]
+    base: dict[Key, list[Row]]
+    new: dict[Key, list[Row]]
 
 
 def _joined(base: Side, new: Side, by: Sequence[ComparedVariable]) -> Joined:
@@ -413,11 +523,11 @@ def _joined(base: Side, new: Side, by: Sequence[ComparedVariable]) -> Joined:
         base_rows = rows_by_key(base, compared, changed)
         new_rows = rows_by_key(new, compared, changed)
         if base_rows.keys() & new_rows.keys():
-            return Joined(base_rows, new_rows, compared)
+            return Joined(base_rows, new_rows)
     reasons = []
     for name in NAMES:
-        before = sorted(set(map(variable_text, base.cases[name])))
-        after = sorted(set(map(variable_text, new.cases[name])))
+        before = sorted({variable_text(getattr(row, name)) for row in base.rows})
+        after = sorted({variable_text(getattr(row, name)) for row in new.rows})
         if not set(before) & set(after):
             reasons.append(f"{name} ({', '.join(before[:4])} / {', '.join(after[:4])})")
     apart = reasons_apart(base_rows, new_rows, "NEW")
@@ -428,17 +538,18 @@ def _joined(base: Side, new: Side, by: Sequence[ComparedVariable]) -> Joined:
     )
 
 
-def noise_by_key(aa: Side, by: Sequence[ComparedVariable], seed: int) -> dict[str, float]:
+def noise_by_key(aa: Side, by: Sequence[ComparedVariable], seed: int) -> dict[Key, float]:
     """Key -> relative noise of launches under identical conditions; raises ConfigError if no case
     has NOISE_LAUNCHES of them."""
-    noise_of: dict[str, float] = {}
+    noise_of: dict[Key, float] = {}
     for rows in rows_by_key(aa, ()).values():
         measured = _by_launch(_measured(rows))
         key = key_of(rows[0], (variable.name for variable in by))
         if len(measured) >= NOISE_LAUNCHES:
             # no case depends on the others
             generator = np.random.default_rng([seed, _seed_of(key)])
-            level = math.expm1(difference.noise(_values_of(measured, "median_s"), generator))
+            medians_s = _numbers(row.median_s for row in measured)
+            level = math.expm1(difference.noise(medians_s, generator))
             noise_of[key] = max(noise_of.get(key, 0.0), level)
     if not noise_of:
         raise ConfigError(
@@ -448,10 +559,13 @@ def noise_by_key(aa: Side, by: Sequence[ComparedVariable], seed: int) -> dict[st
     return noise_of
 
 
-def _seed_of(key: str) -> int:
+def _seed_of(key: Key) -> int:
     """Of the variables that differ from their default, so that a new variable changes no seed."""
-    values = dict(zip(NAMES, json.loads(key), strict=True))
-    own = {name: value for name, value in values.items() if value != BY_NAME[name].default}
+    own = {
+        name: dict(value) if isinstance(value, tuple) else plain(value)
+        for name, value in zip(NAMES, key, strict=True)
+        if value != BY_NAME[name].default
+    }
     text = json.dumps(own, sort_keys=True)
     return int(hashlib.sha256(text.encode()).hexdigest()[:16], 16)
 
@@ -459,106 +573,76 @@ def _seed_of(key: str) -> int:
 # ---------------------------------------------------------------- one case
 
 
-@dataclass(frozen=True)
-class _Case:
-    """A case of either side: its row of the result, the launches that count, and what they show;
-    None where a side has no measured launch."""
-
-    key: str
-    row: dict[str, Any]
-    base: Sequence[Row]
-    new: Sequence[Row]
-    comparison: Comparison | None
-
-
-def _case(key: str, base: list[Row], new: list[Row], rules: Rules) -> _Case:
+def _case(base: list[Row], new: list[Row], apart: str | None, paired: bool) -> ComparedCase:
+    """What both sides have of a case, not yet judged; `apart`: why it is on one side only."""
     rows = [*base, *new]
     _check_alike(rows)
     base_used = _measured(base)
     new_used = _measured(new)
-    if rules.paired:
+    if paired:
         base_used, new_used = _matched(base_used, new_used)
     # each of timing=rigorous makes several; in pairs only whole runs have a counterpart
-    base_launches = base_used if rules.paired else _by_launch(base_used)
-    new_launches = new_used if rules.paired else _by_launch(new_used)
-    reasons = sorted({str(row["reason"]) for row in rows if isinstance(row["reason"], str)})
-    only_side = "base" if base else "new"
-    row: dict[str, Any] = dict.fromkeys(COMPARISON_COLUMNS)
-    row |= _variable_values((base or new)[0], (new or base)[0])
-    row |= {
-        "sides": "both" if base and new else only_side,
-        "base_launches": len(base_launches),
-        "new_launches": len(new_launches),
-        "base_unmeasured": len(base) - len(base_used),
-        "new_unmeasured": len(new) - len(new_used),
-        "reason": "; ".join(reasons) or None,
-    }
-    comparison = None
-    if base_launches and new_launches:
-        comparison = compare_launches(
-            _values_of(base_launches, "median_s"),
-            _values_of(new_launches, "median_s"),
-            rules.threshold(key),
-            rules.paired,
-        )
-    return _Case(key, row, base_launches, new_launches, comparison)
+    base_launches = base_used if paired else _by_launch(base_used)
+    new_launches = new_used if paired else _by_launch(new_used)
+    reasons = sorted({row.reason for row in rows if row.reason is not None})
+    return ComparedCase(
+        _common_case((base or new)[0], (new or base)[0]),
+        SideOfCase(tuple(base_launches), len(base) - len(base_used)),
+        SideOfCase(tuple(new_launches), len(new) - len(new_used)),
+        reason="; ".join(filter(None, ("; ".join(reasons), apart))) or None,
+    )
 
 
-def _variable_values(base: Row, new: Row) -> dict[str, Any]:
+def _common_case(base: Row, new: Row) -> Row:
     """The variables of a case; `BASE -> NEW` of one in which the sides differ."""
-    values = {}
+    values: dict[str, Any] = {}
     for name in NAMES:
-        if base[name] != new[name]:
-            values[name] = f"{variable_text(base[name])} -> {variable_text(new[name])}"
-        else:
-            values[name] = variable_text(base[name]) if isinstance(base[name], dict) else base[name]
-    return values
+        before, after = getattr(base, name), getattr(new, name)
+        differs = before != after
+        values[name] = f"{variable_text(before)} -> {variable_text(after)}" if differs else before
+    return Row(**values)
 
 
-def _statistics(case: _Case, comparison: Comparison, p_holm: float, rules: Rules) -> dict[str, Any]:
-    """The columns with numbers, of a case that both sides have measured."""
-    delta = rules.threshold(case.key)
-    interval = comparison.ratio
-    numbers: dict[str, Any] = {
-        "ratio": interval.value,
-        "day_ratio": _day_ratio(case.base, case.new),
-        "delta": delta,
-        "verdict": verdict(comparison, p_holm, delta),
-    }
-    if comparison.is_decidable:
-        numbers |= {"ratio_low": interval.low, "ratio_high": interval.high}
-        numbers |= {"p_value": comparison.p_value, "p_holm": p_holm}
-    for side, rows, median_s in (
-        ("base", case.base, comparison.base_s),
-        ("new", case.new, comparison.new_s),
-    ):
-        groups = launch_groups(_values_of(rows, "median_s").tolist())
-        numbers[f"{side}_median_s"] = median_s
-        numbers[f"{side}_gb_per_s"] = _rate_of(rows, median_s)
-        numbers[f"{side}_groups"] = None if groups is None else groups.text
-    for name in TAILS:  # of the launches that have this percentile
-        base, new = (_finite(_values_of(side, name)) for side in (case.base, case.new))
-        if base.size and new.size and np.median(base) > 0:
-            numbers[name.replace("_s", "_ratio")] = float(np.median(new) / np.median(base))
-    return numbers
+def _judged(case: ComparedCase, comparison: Comparison, p_holm: float, delta: float) -> Judged:
+    base, new = case.base.launches, case.new.launches
+    return Judged(
+        comparison,
+        delta,
+        p_holm,
+        verdict(comparison, p_holm, delta),
+        _tail_ratio((row.p95_s for row in base), (row.p95_s for row in new)),
+        _tail_ratio((row.p99_s for row in base), (row.p99_s for row in new)),
+        _day_ratio(case.base, case.new),
+    )
 
 
-def _day_ratio(base: Sequence[Row], new: Sequence[Row]) -> float | None:
+def _tail_ratio(base: Iterable[float | None], new: Iterable[float | None]) -> float | None:
+    """Of the launches that have this percentile."""
+    base_s, new_s = _finite(_numbers(base)), _finite(_numbers(new))
+    if not base_s.size or not new_s.size or np.median(base_s) <= 0:
+        return None
+    return float(np.median(new_s) / np.median(base_s))
+
+
+def _day_ratio(base: SideOfCase, new: SideOfCase) -> float | None:
     """None where both sides have the same days, or these are unknown."""
-    if any(row["started_at"] is None for row in (*base, *new)):
+    if any(row.started_at is None for row in (*base.launches, *new.launches)):
         return None
     base_launches, new_launches = (
-        GroupedLaunches(_values_of(side, "median_s"), [str(row["started_at"])[:10] for row in side])
+        GroupedLaunches(side.medians_s, [str(row.started_at)[:10] for row in side.launches])
         for side in (base, new)
     )
     test = level_test(base_launches, new_launches)
     return None if test is None else math.exp(test.distance(ALPHA))
 
 
-def _rate_of(rows: Sequence[Row], median_s: float) -> float | None:
-    """The bandwidth at that time; None where the rows have none."""
-    sizes = _finite(_values_of(rows, "algbw_gb_per_s") * _values_of(rows, "median_s"))
-    return float(sizes[0]) / median_s if sizes.size else None
+def _gb(rows: Sequence[Row]) -> Series:
+    """10^9 B of an operation of each row; NaN where unknown."""
+    return _numbers(row.algbw_gb_per_s for row in rows) * _numbers(row.median_s for row in rows)
+
+
+def _numbers(values: Iterable[float | None]) -> Series:
+    return np.array(list(values), dtype=np.float64)
 
 
 def _finite(values: Series) -> Series:
@@ -568,37 +652,33 @@ def _finite(values: Series) -> Series:
 def _check_alike(rows: Sequence[Row]) -> None:
     """Raises ConfigError where rows of one key moved different payloads or were timed by different
     clocks."""
-    clocks = {row["clock"] for row in rows if isinstance(row["clock"], str)}
+    clocks = {row.clock for row in rows if row.clock is not None}
     if len(clocks) > 1:
         listed = ", ".join(sorted(clocks))
         raise ConfigError(
             f"{case_text(rows[0])}: seconds of different clocks ({listed}) can't be compared"
         )
-    known = _finite(_values_of(rows, "algbw_gb_per_s") * 1e9 * _values_of(rows, "median_s"))
+    known = _finite(1e9 * _gb(rows))
     if known.size and known.max() > known.min() * (1 + BYTES_TOLERANCE):
         seen = f"{known.min():.0f} B and {known.max():.0f} B per operation"
         raise ConfigError(f"{case_text(rows[0])}: different payloads, {seen}, can't be compared")
 
 
-def _measured(rows: Iterable[Row]) -> list[Row]:
+def _measured(rows: Iterable[Row]) -> list[Measured]:
     """Rows that are ok and have a median."""
-    return [
-        row for row in rows if case_status(row) == "ok" and 0 < (row["median_s"] or 0) < math.inf
-    ]
+    return [row for row in rows if isinstance(row, Measured) and 0 < row.median_s < math.inf]
 
 
-def _by_launch(rows: Iterable[Row]) -> list[Row]:
+def _by_launch(rows: Iterable[Measured]) -> list[Measured]:
     """A row per launch: a run of timing=rigorous has several."""
     return [
-        {**row, "median_s": seconds}
+        replace(row, median_s=seconds)
         for row in rows
-        for seconds in launch_medians(
-            row["median_s"], row["visit_medians_s"], row["visit_launches"]
-        )
+        for seconds in launch_medians(row.median_s, row.visit_medians_s, row.visit_launches)
     ]
 
 
-def _matched(base: list[Row], new: list[Row]) -> tuple[list[Row], list[Row]]:
+def _matched(base: list[Measured], new: list[Measured]) -> tuple[list[Measured], list[Measured]]:
     """The launches whose number occurs on both sides, by number. Raises ConfigError for a number
     that occurs twice on a side."""
     base_of = _by_trial("BASE", base)
@@ -607,8 +687,8 @@ def _matched(base: list[Row], new: list[Row]) -> tuple[list[Row], list[Row]]:
     return [base_of[trial] for trial in both], [new_of[trial] for trial in both]
 
 
-def _by_trial(side: str, rows: Sequence[Row]) -> dict[int, Row]:
-    numbered = {row["trial"]: row for row in rows}
+def _by_trial(side: str, rows: Sequence[Measured]) -> dict[int, Measured]:
+    numbered = {row.trial: row for row in rows if row.trial is not None}
     if len(numbered) < len(rows):
         raise ConfigError(
             f"--paired: {side} has a trial twice in {case_text(rows[0])}; number them with trial=N"
@@ -616,34 +696,29 @@ def _by_trial(side: str, rows: Sequence[Row]) -> dict[int, Row]:
     return numbered
 
 
-def _values_of(rows: Iterable[Row], name: str) -> Series:
-    return np.array([row[name] for row in rows], dtype=np.float64)
-
-
 # ---------------------------------------------------------------- which rows belong together
 
 
 def variable_text(value: Any) -> str:
     """The value of a variable as text: none, false, A=1 B=2."""
-    value = plain(value)
-    if value is None or value == {}:
+    if value in (None, ()):
         return NO_VALUES[0]
-    return str(value).lower() if isinstance(value, bool) else value_text(value)
+    return str(value).lower() if isinstance(value, bool) else value_text(plain(value))
 
 
-def key_of(row: Row, by: Iterable[str], changed: Container[tuple[str, str]] = ()) -> str:
-    """The values of all variables except `by` as JSON; rows with equal keys are compared.
+def key_of(row: Variables, by: Iterable[str], changed: Container[tuple[str, str]] = ()) -> Key:
+    """The values of all variables, None for those of `by`; rows with equal keys are compared.
 
     A compared backend implies its library and options. `changed`: see changed_backends.
     """
     excluded = set(by)
     excluded |= {
-        name for name in OF_BACKEND if "backend" in excluded or (row["backend"], name) in changed
+        name for name in OF_BACKEND if "backend" in excluded or (row.backend, name) in changed
     }
-    return json.dumps([None if name in excluded else row[name] for name in NAMES], sort_keys=True)
+    return tuple(None if name in excluded else getattr(row, name) for name in NAMES)
 
 
-def reasons_apart(own: Iterable[str], others: Iterable[str], name_of_others: str) -> dict[str, str]:
+def reasons_apart(own: Iterable[Key], others: Iterable[Key], name_of_others: str) -> dict[Key, str]:
     """Key of `own` that is not in `others` -> the variables that keep it from the nearest of them
     with the same payload: `engine native, in NEW python`."""
     other_keys = set(others)
@@ -664,9 +739,9 @@ def reasons_apart(own: Iterable[str], others: Iterable[str], name_of_others: str
     return reasons
 
 
-def _point(key: str) -> tuple[str, ...]:
+def _point(key: Key) -> tuple[str, ...]:
     """The values of a key as texts, in the order of NAMES."""
-    return tuple(map(variable_text, json.loads(key)))
+    return tuple(map(variable_text, key))
 
 
 def _payload(point: tuple[str, ...]) -> tuple[str, ...]:
@@ -698,28 +773,31 @@ def changed_backends(base: Side, new: Side) -> set[tuple[str, str]]:
 
 
 def _values_by_backend(side: Side, name: str) -> dict[str, set[str]]:
-    values = side.cases.groupby("backend")[name]
-    return {str(backend): set(map(variable_text, own)) for backend, own in values}
+    by_backend = grouped(side.rows, lambda row: row.backend)
+    return {
+        backend: {variable_text(getattr(row, name)) for row in rows}
+        for backend, rows in by_backend.items()
+    }
 
 
 def rows_by_key(
     side: Side, by: Sequence[str], changed: Container[tuple[str, str]] = ()
-) -> dict[str, list[Row]]:
+) -> dict[Key, list[Row]]:
     """Key -> the rows of a side in the order of their runs, of two attempts in a run the later.
 
     Raises ConfigError if rows with the same key differ in what is compared.
     """
-    by_key: dict[str, dict[str, Row]] = {}
-    for row in row_dicts(side.cases[[*NAMES, *OTHERS]]):
+    by_key: dict[Key, dict[str, Row]] = {}
+    for row in side.rows:
         runs = by_key.setdefault(key_of(row, by, changed), {})
         first_row = next(iter(runs.values()), row)
         for name in dict.fromkeys((*by, *OF_BACKEND)):
-            first = variable_text(first_row[name])
-            last = variable_text(row[name])
+            first = variable_text(getattr(first_row, name))
+            last = variable_text(getattr(row, name))
             if first != last:
                 raise ConfigError(
                     f"{side.name} has {name} {first} and {last} for the same case; select with --by"
                     f" {name}=BASE:NEW"
                 )
-        runs[row["run_id"]] = row
+        runs[row.run_id] = row
     return {key: [runs[run_id] for run_id in sorted(runs)] for key, runs in by_key.items()}

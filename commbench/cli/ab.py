@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
+from commbench.analysis.ab_results import AB_FILE, AB_SIDES
 from commbench.analysis.compare import PAYLOAD
 from commbench.config.compose import ConfigComposer
 from commbench.config.experiments import requested_jobs
@@ -26,7 +27,7 @@ from commbench.core.units import format_seconds, plural
 from commbench.core.variables import Case
 from commbench.hardware.sources import fact_text, run_command
 from commbench.measure.plan import duration_s
-from commbench.report.compare_text import AB_FILE, AB_SIDES, launches_text
+from commbench.report.compare_text import launches_text
 from commbench.results.run_folder import new_folder, write_json
 from commbench.runtime.launchers.registry import detect
 from commbench.runtime.launchers.requirements import check_experiment, check_startable

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from commbench.analysis.case_names import case_names
 from commbench.analysis.compare import (
+    ComparedCase,
     Rules,
     Side,
     by_each_value,
@@ -28,6 +28,7 @@ from commbench.report.compare_text import (
     comparison_table,
     could_be,
     drift_text,
+    on_both,
     provenance_lines,
     quoted_changes,
     side_lines,
@@ -35,15 +36,11 @@ from commbench.report.compare_text import (
     unjoined,
 )
 from commbench.report.junit import JunitCase, junit_xml
-from commbench.results.load import row_dicts
 from commbench.stats.difference import ALPHA, launches_needed
 from commbench.stats.launches import FEW_LAUNCHES
 from commbench.stats.verdict import Verdict
 
 from .options import CommandParser, add_delta, check_file, whole_number, write_file
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 COMPARE_USAGE = """commbench compare BASE NEW      folders with runs, or parquet files of cases
 commbench compare RESULTS --by label                both from one folder: A and B, A and C
@@ -87,38 +84,37 @@ def compare_command(words: list[str]) -> int:
     equal = [read_side("A/A", options.aa)] if options.aa else []
     known = noise_by_key(equal[0], differences, options.seed) if equal else None
     delta = options.delta / 100
-    frames = []
+    answers = []
     for by in compared:
         rules = Rules(by, options.paired, delta, options.seed, known, len(compared))
         base, new = select_rows(read_base, by), select_rows(read_new, by)
-        frame = compare_sides(base, new, rules)
-        _print_compared(frame, base, new, equal, rules)
-        frames.append((frame, rules))
+        cases = compare_sides(base, new, rules)
+        _print_compared(cases, base, new, equal, rules)
+        answers.append((cases, rules))
     if options.save is not None:
         _saved(read_new, options.save)
     if options.junit is not None:
         wanted = failures or {"slower"}
-        cases = [case for frame, rules in frames for case in _junit_cases(frame, wanted, rules)]
-        write_file("--junit", options.junit, junit_xml("commbench compare", cases))
-    statuses = [_status(frame, failures, rules) for frame, rules in frames]
+        listed = [each for cases, rules in answers for each in _junit_cases(cases, wanted, rules)]
+        write_file("--junit", options.junit, junit_xml("commbench compare", listed))
+    statuses = [_status(cases, failures, rules) for cases, rules in answers]
     if failures:
-        for (frame, rules), status in zip(frames, statuses, strict=True):
-            gate = f"{_of_setting(rules)}{_gate_text(frame, failures, status)}"
+        for (cases, rules), status in zip(answers, statuses, strict=True):
+            gate = f"{_of_setting(rules)}{_gate_text(cases, failures, status)}"
             print(Terminal.of(sys.stdout).paragraph(gate))
     return max(statuses)
 
 
 def _print_compared(
-    frame: pd.DataFrame, base: Side, new: Side, equal: Sequence[Side], rules: Rules
+    cases: Sequence[ComparedCase], base: Side, new: Side, equal: Sequence[Side], rules: Rules
 ) -> None:
     """The answers, the table of all cases, and what they rest on."""
     terminal = Terminal.of(sys.stdout)
-    summary = f"{_of_setting(rules)}{comparison_summary(frame)}"
-    answers = [summary, *filter(None, [drift_text(frame, base, new)])]
-    answers += quoted_changes(frame, rules.by)
+    answers = [f"{_of_setting(rules)}{comparison_summary(cases)}", drift_text(cases, base, new)]
+    answers = [*filter(None, answers), *quoted_changes(cases, rules.by)]
     print(f"{paragraphs(answers, terminal)}\n")
-    print(comparison_table(frame))
-    lines = [*caption(frame, rules), *unjoined(frame), ""]
+    print(comparison_table(cases))
+    lines = [*caption(cases, rules), *unjoined(cases), ""]
     lines += [*side_lines(base, new, *equal), *provenance_lines(base, new, rules.by)]
     lines += [""] if rules.settings > 1 else []
     print(paragraphs(lines, terminal))
@@ -134,7 +130,7 @@ def _saved(new: Side, target: str, first: bool = False) -> int:
     """Save NEW; a first baseline has nothing to be compared with, so only what was read is
     printed."""
     save(new, target)
-    saved = f"saved: {target}: NEW, {plural(len(new.cases), 'row', 'rows')}, without samples"
+    saved = f"saved: {target}: NEW, {plural(len(new.rows), 'row', 'rows')}, without samples"
     print(printable("\n".join([*(side_lines(new) if first else []), saved])))
     return 0
 
@@ -209,47 +205,52 @@ def _base_and_new(options: argparse.Namespace) -> tuple[list[str], list[str]]:
 # ---------------------------------------------------------------- JUnit
 
 
-def _junit_cases(frame: pd.DataFrame, failures: set[str], rules: Rules) -> list[JunitCase]:
+def _junit_cases(
+    cases: Sequence[ComparedCase], failures: set[str], rules: Rules
+) -> list[JunitCase]:
     """A case for each; skipped are those without a verdict, or UNDECIDED, that do not fail."""
-    rows = row_dicts(frame)
+    names = case_names([case.variables for case in cases])
     failing = {VERDICTS_OF[word] for word in failures & VERDICTS_OF.keys()}
     lost = MISSING_CASE if MISSING_CASE in failures else ""
-    cases = []
-    for row, name in zip(rows, case_names(rows), strict=True):
-        word = row["verdict"] or VERDICTS_OF["undecided"]
-        if row["sides"] != "both":
-            failure = lost if row["sides"] == "base" else ""
-            reason = f"only in {row['sides'].upper()}"
-        else:
-            failure = word if word in failing else ""
-            reason = f"{word}: {row['ratio']:.3g} x" if row["ratio"] is not None else word
-        is_skipped = not failure and (row["sides"] != "both" or word == VERDICTS_OF["undecided"])
-        cases.append(
-            JunitCase(
-                row["benchmark"],
-                f"{_of_setting(rules)}{name}",
-                row["new_median_s"],
-                failure,
-                is_skipped,
-                reason,
-                (reason,),
-            )
-        )
-    return cases
+    setting = _of_setting(rules)
+    return [
+        _junit_case(case, f"{setting}{name}", failing, lost)
+        for case, name in zip(cases, names, strict=True)
+    ]
+
+
+def _junit_case(case: ComparedCase, name: str, failing: set[Verdict], lost: str) -> JunitCase:
+    """`failing`: the verdicts that fail; `lost`: how a case only in BASE does, or empty."""
+    word = _verdict(case)
+    if case.sides != "both":
+        failure = lost if case.sides == "base" else ""
+        reason = f"only in {case.sides.upper()}"
+    else:
+        failure = word if word in failing else ""
+        reason = f"{word}: {case.judged.ratio.value:.3g} x" if case.judged else word
+    is_skipped = not failure and (case.sides != "both" or word == "UNDECIDED")
+    median_s = case.judged.comparison.new_s if case.judged else None
+    return JunitCase(
+        case.variables.benchmark, name, median_s, failure, is_skipped, reason, (reason,)
+    )
+
+
+def _verdict(case: ComparedCase) -> Verdict:
+    """UNDECIDED also without a number on a side."""
+    return case.verdict or "UNDECIDED"
 
 
 # ---------------------------------------------------------------- exit status
 
 
-def _gate_text(frame: pd.DataFrame, failures: set[str], status: int) -> str:
+def _gate_text(cases: Sequence[ComparedCase], failures: set[str], status: int) -> str:
     """What --fail-on saw, and what it let pass: `--fail-on slower: exit 0: of 24 cases none is
     SLOWER; 3 UNDECIDED may be: --fail-on slower,undecided fails for these`."""
-    both = frame[frame["sides"] == "both"]
-    verdicts = both["verdict"].fillna(VERDICTS_OF["undecided"])
-    counts = {word: int((verdicts == verdict).sum()) for word, verdict in VERDICTS_OF.items()}
+    verdicts = list(map(_verdict, on_both(cases)))
+    counts = {word: verdicts.count(verdict) for word, verdict in VERDICTS_OF.items()}
     seen = f"{counts['slower'] or 'none'} {'are' if counts['slower'] > 1 else 'is'} SLOWER"
     given = ",".join(sorted(failures))
-    text = f"--fail-on {given}: exit {status}: of {len(both)} cases {seen}"
+    text = f"--fail-on {given}: exit {status}: of {len(verdicts)} cases {seen}"
     passed = [word for word, count in counts.items() if count and word not in failures]
     if not passed:
         return text
@@ -257,20 +258,20 @@ def _gate_text(frame: pd.DataFrame, failures: set[str], status: int) -> str:
     return f"{text}; {listed}: --fail-on {','.join((given, *passed))} fails for these"
 
 
-def _status(frame: pd.DataFrame, failures: set[str], rules: Rules) -> int:
+def _status(cases: Sequence[ComparedCase], failures: set[str], rules: Rules) -> int:
     """The exit status; raises ConfigError where --fail-on slower could not fail."""
-    lost = (frame["sides"] != "new") & (frame["new_launches"] == 0)
-    if MISSING_CASE in failures and lost.any():
+    is_lost = any(case.sides != "new" and not case.new.launches for case in cases)
+    if MISSING_CASE in failures and is_lost:
         return 1
     given = f"--fail-on {','.join(sorted(failures))}"
-    if failures & VERDICTS_OF.keys() and frame["verdict"].isna().all():
+    if failures & VERDICTS_OF.keys() and not any(case.judged for case in cases):
         raise ConfigError(f"{given}: no case has a number on both sides")
-    verdicts = frame.loc[frame["sides"] == "both", "verdict"].fillna(VERDICTS_OF["undecided"])
-    if verdicts.isin([VERDICTS_OF[word] for word in failures & VERDICTS_OF.keys()]).any():
+    failing = {VERDICTS_OF[word] for word in failures & VERDICTS_OF.keys()}
+    if any(_verdict(case) in failing for case in on_both(cases)):
         return 1
     tested = [VERDICTS_OF[word] for word in ("slower", "suspect") if word in failures]
-    if tested and not any(could_be(frame, word, rules) for word in tested):
-        few = undecidable_text(frame, rules)
+    if tested and not any(could_be(cases, word, rules) for word in tested):
+        few = undecidable_text(cases, rules)
         if "suspect" in failures:
             few = f"SUSPECT needs {FEW_LAUNCHES} launches of BASE"
         raise ConfigError(f"{given} could not fail: {few}")

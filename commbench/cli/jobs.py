@@ -26,7 +26,6 @@ from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.extras import how_to_install, is_installed
 from commbench.core.layout import Layout
 from commbench.core.secrets import recorded_override
-from commbench.core.states import case_status
 from commbench.core.terminal import (
     TableColumn,
     Terminal,
@@ -98,7 +97,7 @@ class Ended:
             return [str(self.status), *("" for _ in STATUSES), ""]
         counts = Counter[str]()
         with suppress(CommbenchError):
-            counts.update(row["status"] for row in recorded_rows(self.folder).values())
+            counts.update(row.status for row in recorded_rows(self.folder).values())
         numbers = (str(counts[status] or "") for status in STATUSES)
         return [str(self.status), *numbers, str(self.folder)]
 
@@ -156,7 +155,7 @@ class Sweep:
             with suppress(CommbenchError):
                 rows += rows_of(folder)
                 records.append(load_run(folder))
-        if any(case_status(row) == "ok" for row in rows):
+        if any(row.status == "ok" for row in rows):
             again = show_command(folders)
             print(side_by_side(rows, Terminal.of(sys.stdout), records, again), flush=True)
         if len(self._ended) < len(self._jobs) or any(

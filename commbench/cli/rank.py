@@ -16,7 +16,7 @@ from commbench.core.states import UNFINISHED, CaseStatus, Phase
 from commbench.measure.expectations import Verdict
 from commbench.results.load import counting_ranks, load_run, read_rows
 from commbench.results.recorded import recorded_rows, recorded_samples
-from commbench.results.row import Row
+from commbench.results.row import Measured, Row
 from commbench.results.writer import Arrays
 from commbench.runtime.exit_protocol import FOLDER, JOB, RESUME, leave_status
 from commbench.runtime.folder_lock import lock_folder, unlock_all
@@ -209,7 +209,7 @@ def _visit_times(row: Row, samples: Arrays) -> tuple[Series, ...]:
     are taken.
     """
     recorded_s = row.visit_medians_s
-    if row.status != "ok" or recorded_s is None:
+    if not isinstance(row, Measured) or recorded_s is None:
         return ()
     counts = samples["phase"] == MEASURE
     counts &= counting_ranks(row, samples["rank"])

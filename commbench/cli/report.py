@@ -112,7 +112,7 @@ def _content(form: str, summary: Summary, listed: Sequence[Section]) -> str | by
 def _own_tables(runs: Sequence[Path], benchmark: str | None, terminal: Terminal) -> str:
     """Runs of one backend side by side where they differ in a setting, else the tables of a few."""
     rows = {
-        run: [row for row in rows_of(run) if benchmark in (None, row["benchmark"])] for run in runs
+        run: [row for row in rows_of(run) if benchmark in (None, row.benchmark)] for run in runs
     }
     if belong_together([*rows.values()]):
         every = [*chain(*rows.values())]

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from commbench.core.layout import Layout
-from commbench.core.states import Row
 from commbench.core.units import about_bytes, format_factor, format_ranges, format_seconds
+from commbench.results.row import Row
 
 from .causes import Cause, causes
 from .replay_times import ReplayTimes, replay_times
@@ -70,7 +70,7 @@ def group_name(ranks: Sequence[int]) -> str:
 def answer_of(rows: Sequence[Row], workload: Workload, waiting: Waiting | None = None) -> Answer:
     """Of rows that share ANSWERED. `waiting` is that of all ranks of the job."""
     first = rows[0]
-    ranks = Layout.parse(first["layout"]).size
-    times = replay_times(rows, scaled(workload, ranks, first.get("splits")))
-    title = f"{first['backend']}, layout {first['layout']}"
+    ranks = Layout.parse(first.layout).size
+    times = replay_times(rows, scaled(workload, ranks, first.splits))
+    title = f"{first.backend}, layout {first.layout}"
     return Answer(title, times, causes(times, waiting if ranks == workload.ranks else None))

@@ -162,12 +162,12 @@ def _predicted(
     results: Sequence[str], workloads: Sequence[WorkloadOn], job: TrainingJob | None = None
 ) -> int:
     """Print the predictions from results; imports pandas, which reading traces does not need."""
-    from commbench.results.load import read_rows
+    from commbench.results.load import read_case_rows
 
     from .prediction import prediction_text, predictions
     from .waiting import waiting_of
 
-    cases = read_rows(results)
+    cases = read_case_rows(results)
     waiting = None if job is None else waiting_of(job)
     print(prediction_text(cases, predictions(cases, workloads, waiting)), end="")
     return 0

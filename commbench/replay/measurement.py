@@ -12,7 +12,7 @@ from commbench.config.overrides import quoted
 from commbench.core.errors import ConfigError
 from commbench.core.terminal import Terminal, paragraphs
 from commbench.results.columns import grouped
-from commbench.results.load import read_rows, row_dicts
+from commbench.results.load import read_case_rows
 from commbench.results.run_folder import new_folder
 
 from .answer import ANSWERED, answer_of
@@ -24,11 +24,6 @@ from .workload import Workload
 from .workload_file import workload_text
 
 SWEEP_WORD = "-m"
-ANSWER_COLUMNS = (
-    "run_id", "case_id",
-    *ANSWERED, "benchmark", "workload", "gaps", "late", "status", "median_s", "ci_low_s",
-    "ci_high_s",
-)  # fmt: skip
 
 
 def measured_here(workload: Workload, job: TrainingJob | None, overrides: str) -> int:
@@ -62,13 +57,14 @@ def _has_gaps(workload: Workload) -> bool:
 
 def answer_text(workload: Workload, job: TrainingJob | None, folder: Path) -> str:
     """A paragraph for each backend and layout that measured the workload."""
-    frame = read_rows([folder], columns=ANSWER_COLUMNS)
-    rows = [row for row in row_dicts(frame) if row["benchmark"] == "replay"]
+    rows = [row for row in read_case_rows([folder]) if row.benchmark == "replay"]
     if not rows:
         raise ConfigError(f"no case of benchmark=replay in {folder}")
     waiting = None if job is None else waiting_of(job)
     lines = []
-    for own in grouped(rows, lambda row: tuple(str(row[name]) for name in ANSWERED)).values():
+    for own in grouped(
+        rows, lambda row: tuple(str(getattr(row, name)) for name in ANSWERED)
+    ).values():
         answer = answer_of(own, workload, waiting)
         first, *others = answer.sentences()
         lines += ["", f"{answer.title}: {first}", *others]

@@ -7,7 +7,7 @@ import statistics
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from commbench.analysis.case_names import FAMILY_VARIABLES, differing
@@ -21,11 +21,18 @@ from commbench.analysis.fit import (
 from commbench.core.errors import CommbenchError
 from commbench.core.layout import Layout
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
-from commbench.core.units import format_bytes, format_ranges, format_seconds, natural_key
+from commbench.core.units import (
+    format_bytes,
+    format_ranges,
+    format_seconds,
+    natural_key,
+    value_text,
+)
 from commbench.core.variables import TABLE
 from commbench.results.columns import grouped
 from commbench.results.intervals import interval_note, interval_of
-from commbench.results.load import row_dicts
+from commbench.results.load import rows_of_frame
+from commbench.results.row import Row
 from commbench.stats.interval import Interval
 
 from .answer import OPERATION_HEADS, Answer
@@ -47,6 +54,7 @@ PER_OPERATION = (
     *(each.name for each in TABLE if each.applies_to == "operation"),
     *("benchmark", "layout", "dtype", "pair", "schedule", "staging"),
 )
+SHARED = tuple(name for name in FAMILY_VARIABLES if name not in PER_OPERATION)
 OF_TITLE = ("backend", "layout")
 # a column of the job's own times is left out where it has none
 COLUMNS = (
@@ -69,7 +77,7 @@ class Prediction:
     `reasons`: why it is withheld."""
 
     workload: str
-    variables: Mapping[str, Any]
+    variables: Row
     answer: Answer
     times: Mapping[int, PredictedTime]
     errors: Sequence[float]
@@ -95,7 +103,7 @@ def predict(cases: pd.DataFrame, workload: str) -> pd.DataFrame:
     return pd.DataFrame([
         {
             "workload": each.workload,
-            **each.variables,
+            **{name: getattr(each.variables, name) for name in (*SHARED, "layout")},
             "step_s": each.seconds and each.seconds.value,
             "low_s": each.seconds and each.seconds.low,
             "high_s": each.seconds and each.seconds.high,
@@ -103,12 +111,12 @@ def predict(cases: pd.DataFrame, workload: str) -> pd.DataFrame:
             "worst_error": max(each.errors, default=None),
             "warnings": (*each.warnings, *each.reasons),
         }
-        for each in predictions(cases, listed_workloads(workload))
+        for each in predictions(rows_of_frame(cases), listed_workloads(workload))
     ])  # fmt: skip
 
 
 def predictions(
-    cases: pd.DataFrame, workloads: Sequence[WorkloadOn], waiting: Waiting | None = None
+    cases: Sequence[Row], workloads: Sequence[WorkloadOn], waiting: Waiting | None = None
 ) -> list[Prediction]:
     """One for each workload on each layout with as many ranks, of each backend: by layout, the
     fastest first. `waiting` is that of the traced job. Raises CommbenchError."""
@@ -116,7 +124,7 @@ def predictions(
     found = [
         _prediction(own, layout, named, waiting)
         for own in grouped(measured, lambda each: key(each.variables, PER_OPERATION)).values()
-        for layout in dict.fromkeys(str(each.variables["layout"]) for each in own)
+        for layout in dict.fromkeys(each.variables.layout for each in own)
         for workload_on in workloads
         if (named := workload_on(Layout.parse(layout).size)).workload.ranks
         == Layout.parse(layout).size
@@ -132,7 +140,7 @@ def predictions(
 
     def place(each: Prediction) -> tuple[Any, ...]:
         value_s = float("inf") if each.seconds is None else each.seconds.value
-        return natural_key(each.variables["layout"]), value_s
+        return natural_key(each.variables.layout), value_s
 
     return sorted(found, key=place)
 
@@ -141,9 +149,7 @@ def _prediction(
     own: Sequence[Family], layout: str, named: NamedWorkload, waiting: Waiting | None
 ) -> Prediction:
     """`own` are the families of a backend."""
-    variables = {
-        name: own[0].variables[name] for name in FAMILY_VARIABLES if name not in PER_OPERATION
-    }
+    variables = replace(own[0].variables, layout=layout)
     part = scaled(named.workload, named.workload.ranks)
     times: dict[int, PredictedTime] = {}
     used: dict[int, Family] = {}
@@ -159,18 +165,18 @@ def _prediction(
         told = warnings if time.seconds is not None else reasons
         if time.warning:
             told[f"{operation.operation}: {time.warning}"] = None
-        if family.variables["dtype"] != operation.dtype:
+        if family.variables.dtype != operation.dtype:
             warnings[
-                f"{family.variables['dtype']} was measured, not {operation.dtype}: equal bytes are"
+                f"{family.variables.dtype} was measured, not {operation.dtype}: equal bytes are"
                 " assumed to take equal time, but the summation may differ"
             ] = None
     known = {number: time.seconds for number, time in times.items() if time.seconds is not None}
     replay = ReplayTimes(part, {}, {}, known)
-    title = f"{variables['backend']}, layout {layout}"
+    title = f"{variables.backend}, layout {layout}"
     found = [cause for cause in causes(replay, waiting) if cause.loss is not None]
     return Prediction(
         named.text,
-        {**variables, "layout": layout},
+        variables,
         Answer(title, replay, found),
         times,
         [error for family in used.values() for error in size_errors(family)],
@@ -195,7 +201,7 @@ def _best_family(
     candidates = [
         family
         for family in own
-        if family.variables["benchmark"] == name and family.variables["layout"] == place
+        if family.variables.benchmark == name and family.variables.layout == place
     ]
     if not candidates:
         return (
@@ -204,22 +210,23 @@ def _best_family(
         )
 
     def preference(family: Family) -> tuple[Any, ...]:
-        own_dtype = str(family.variables["dtype"])
+        own_dtype = family.variables.dtype
         is_unknown = time_of(family, size).seconds is None
         return is_unknown, own_dtype != operation.dtype, -len(family.sizes), own_dtype
 
     return min(candidates, key=preference)
 
 
-def prediction_text(cases: pd.DataFrame, found: Sequence[Prediction]) -> str:
+def prediction_text(cases: Sequence[Row], found: Sequence[Prediction]) -> str:
     """A table and sentences for each prediction, then what holds of all."""
     terminal = Terminal.of(sys.stdout)
     variables = [each.variables for each in found]
-    shown = [name for name in differing(variables) if name not in OF_TITLE]
+    shown = [name for name in differing(variables, SHARED) if name not in OF_TITLE]
     several = len({each.workload for each in found}) > 1
     parts = []
     for each in found:
-        more = [f"{name} {each.variables[name]}" for name in shown if each.variables[name]]
+        values = {name: getattr(each.variables, name) for name in shown}
+        more = [f"{name} {value_text(value)}" for name, value in values.items() if value]
         title = f"{each.answer.title}{', '.join(['', *more])}"
         title = f"{each.workload}: {title}" if several else title
         parts.append(_one_text(each, title, terminal))
@@ -252,13 +259,13 @@ def _error_text(errors: Sequence[float]) -> str:
     )
 
 
-def _notes(cases: pd.DataFrame, found: Sequence[Prediction]) -> Iterator[str]:
+def _notes(cases: Sequence[Row], found: Sequence[Prediction]) -> Iterator[str]:
     """What the times mean, and which rows they are from."""
     yield MEANING
     names = {each.operation for one in found for each in one.answer.times.part.operations.values()}
-    rows = cases[cases["benchmark"].isin(names)]
+    rows = [row for row in cases if row.benchmark in names]
     usable = answerable(rows)
-    meaning = interval_note(filter(None, map(interval_of, row_dicts(usable))))
+    meaning = interval_note(filter(None, map(interval_of, usable)))
     if meaning:
         yield f"{meaning}, of all medians at once, and both ways between two sizes"
     left = ignored(rows)

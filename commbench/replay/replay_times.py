@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from commbench.core.states import Row
 from commbench.core.units import format_seconds
 from commbench.results.intervals import interval_of
+from commbench.results.row import Row
 from commbench.stats.interval import Interval
 
 from .named_workload import operation_number
@@ -69,19 +69,19 @@ class ReplayTimes:
 def replay_times(rows: Iterable[Row], part: ScaledWorkload) -> ReplayTimes:
     """Of the rows of a workload in one layout on one backend. An operation that was not measured
     alone has the time of the one that is like it."""
-    sequence = {}
-    late = {}
+    sequence: dict[str, Interval] = {}
+    late: dict[tuple[str, str], Interval] = {}
     measured: dict[int, Interval | None] = {}
     for row in rows:
-        number = operation_number(row["workload"])
+        number = operation_number(row.workload)
         seconds = interval_of(row)
-        gaps = row["gaps"] or "none"
+        gaps = row.gaps or "none"
         if number is not None:
             measured[number] = seconds
-        elif seconds is not None and row["late"] is None:
+        elif seconds is not None and row.late is None:
             sequence[gaps] = seconds
-        elif seconds is not None:
-            late[row["late"], gaps] = seconds
+        elif seconds is not None and row.late is not None:
+            late[row.late, gaps] = seconds
     alone = {
         number: seconds
         for number, first in first_alike(part.whole).items()

@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 
 from commbench.core.layout import Layout
-from commbench.core.states import Row
 from commbench.report.plots import Bar, time_line
 from commbench.report.section import Figure, Section, Table
 from commbench.report.summary import Results
 from commbench.results.columns import grouped
+from commbench.results.row import Row
 from commbench.results.run_folder import mapping_or_empty
 
 from .answer import ANSWERED, OPERATION_HEADS, answer_of, group_name
@@ -35,7 +35,7 @@ def replay_sections(results: Results) -> list[Section]:
     rows = [row for row in results.rows if row.benchmark == REPLAY]
 
     def answer_key(row: Row) -> tuple[str, ...]:
-        return (sequence_name(str(row["workload"])), *(str(row[name]) for name in ANSWERED))
+        return (sequence_name(str(row.workload)), *(str(getattr(row, name)) for name in ANSWERED))
 
     files = list(_workload_files(results))
     return [_section(key[0], own, files) for key, own in grouped(rows, answer_key).items()]
@@ -54,8 +54,8 @@ def _workload_files(results: Results) -> Iterator[Path]:
 
 def _section(name: str, rows: Sequence[Row], files: Sequence[Path]) -> Section:
     first = rows[0]
-    title = f"Replay of {name}, {first['backend']}, layout {first['layout']}"
-    workload = workload_named(name, Layout.parse(first["layout"]).size, files)
+    title = f"Replay of {name}, {first.backend}, layout {first.layout}"
+    workload = workload_named(name, Layout.parse(first.layout).size, files)
     if workload is None:
         lost = "Neither time line nor causes: the workload file is not where the run has read it."
         return Section(title, [lost], is_on_terminal=False)

@@ -1,9 +1,5 @@
 """A comparison as text for a terminal or the page: what else differs between the sides, a table,
-notes on it, and a summary.
-
-The folders of `commbench ab` record what to compare; they are compared like with `commbench compare
---paired`.
-"""
+notes on it, and a summary."""
 
 from __future__ import annotations
 
@@ -11,39 +7,33 @@ import itertools
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from commbench.analysis.ab_results import AbResult
 from commbench.analysis.compare import (
+    ComparedCase,
     ComparedVariable,
+    Judged,
     Rules,
     Side,
-    compare_sides,
-    parse_by,
-    read_side,
     variable_text,
 )
 from commbench.analysis.machines import nodes_of
-from commbench.core.errors import CommbenchError
-from commbench.core.states import Row
 from commbench.core.terminal import TableColumn, Terminal, table_text
 from commbench.core.texts import microseconds_text, some_of
 from commbench.core.units import format_factor, format_number, format_seconds, plural
 from commbench.core.variables import NAMES, SIZES
 from commbench.results.columns import case_text, grouped
 from commbench.results.fact_scopes import MISSING, is_unknown, scope_of
-from commbench.results.load import Paths, flat_paths, row_dicts
-from commbench.results.run_folder import walk
+from commbench.results.row import Measured
 from commbench.stats.difference import ALPHA, launches_needed, outcomes
 from commbench.stats.interval import Interval, of_formula
 from commbench.stats.launches import FEW_LAUNCHES, launch_medians
-from commbench.stats.thresholds import SMALLEST_CHANGE, SUSPECT_SPREADS
+from commbench.stats.thresholds import SUSPECT_SPREADS
 from commbench.stats.verdict import Verdict
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # of the columns that a narrow terminal may lack, and that are left out where they are empty
 COMPARISON_PRIORITIES = {
@@ -56,6 +46,17 @@ COMPARISON_PRIORITIES = {
     "p95": 6,
     "p99": 7,
 }
+NUMBER_HEADS = (
+    "BASE median\nus",
+    "NEW median\nus",
+    "NEW / BASE",
+    "±",
+    "threshold",
+    "verdict",
+    "p (Holm)",
+    "p95",
+    "p99",
+)
 LONGEST_LIST = 20
 LONGEST_FACT = 60  # characters
 VERDICT_COLORS = {"SLOWER": "red", "SUSPECT": "yellow", "FASTER": "green"}
@@ -68,17 +69,15 @@ VERDICT_MEANINGS: dict[Verdict, str] = {
     "UNDECIDED": "none of these: noise hides it",
 }
 LARGEST_ADVICE = 1000  # launches
-AB_FILE = "ab.json"
-AB_SIDES = ("base", "new")  # in the folder of `commbench ab`
 
 
 # ---------------------------------------------------------------- the table
 
 
-def comparison_table(frame: pd.DataFrame) -> str:
+def comparison_table(cases: Sequence[ComparedCase]) -> str:
     """The table of the cases on both sides; variables that all of them share are named once, in the
     title."""
-    shared, heads, lines = comparison_cells(frame)
+    shared, heads, lines = comparison_cells(cases)
     texts = {"verdict", *NAMES}
     columns = [
         TableColumn(head, right=head not in texts, priority=COMPARISON_PRIORITIES.get(head, 0))
@@ -94,42 +93,63 @@ def comparison_table(frame: pd.DataFrame) -> str:
     return f"{terminal.paragraph(shared)}\n{table_text(columns, lines, terminal, styles)}"
 
 
-def comparison_cells(frame: pd.DataFrame) -> tuple[str, list[str], list[tuple[str, ...]]]:
+def comparison_cells(
+    cases: Sequence[ComparedCase],
+) -> tuple[str, list[str], list[tuple[str, ...]]]:
     """The variables that all cases on both sides share, then the headings and rows of their
     table."""
-    both = frame[frame["sides"] == "both"]
-    variables = both[[name for name in NAMES if name not in SIZES]].apply(
-        lambda column: column.map(variable_text)
-    )
-    varies = variables.groupby("benchmark").nunique().gt(1).any()
-    names = ["benchmark", *varies.index[varies]]
-    values = {name: set(variables[name]) - {"none"} for name in variables if name not in names}
+    both = on_both(cases)
+    others = [name for name in NAMES if name != "benchmark" and name not in SIZES]
+    by_benchmark = grouped(both, lambda case: case.variables.benchmark).values()
+    varying = [name for name in others if any(len(_texts(own, name)) > 1 for own in by_benchmark)]
+    values = {name: _texts(both, name) - {"none"} for name in others if name not in varying}
     shared = ", ".join(
         f"{name} {' '.join(texts)}" for name, texts in values.items() if len(texts) == 1
     )
-    cells = [_row_cells(row) for row in row_dicts(both)]
+    names = ["benchmark", *varying]
+    cells = [_case_cells(case) for case in both]
     lines = [
-        (*texts, *row.values())
-        for texts, row in zip(variables[names].to_numpy().tolist(), cells, strict=True)
+        (*(variable_text(getattr(case.variables, name)) for name in names), *own.values())
+        for case, own in zip(both, cells, strict=True)
     ]
     return shared, [*names, *cells[0]], lines
 
 
-def _row_cells(row: Row) -> dict[str, str]:
+def on_both(cases: Iterable[ComparedCase]) -> list[ComparedCase]:
+    return [case for case in cases if case.sides == "both"]
+
+
+def _texts(cases: Iterable[ComparedCase], name: str) -> set[str]:
+    return {variable_text(getattr(case.variables, name)) for case in cases}
+
+
+def _case_cells(case: ComparedCase) -> dict[str, str]:
     """Heading -> cell."""
-    return {
-        "message\nB": str(row["message_bytes"] or "-"),
-        "launches": f"{row['base_launches']} / {row['new_launches']}",
-        "BASE median\nus": microseconds_text(row["base_median_s"]),
-        "NEW median\nus": microseconds_text(row["new_median_s"]),
-        "NEW / BASE": _ratio_text(row["ratio"]),
-        "±": "-" if row["ratio_low"] is None else _ratio(row).width_text(),
-        "threshold": "-" if row["delta"] is None else f"{100 * row['delta']:.1f} %",
-        "verdict": row["verdict"] or "-",
-        "p (Holm)": "-" if row["p_holm"] is None else f"{row['p_holm']:.2g}",
-        "p95": _ratio_text(row["p95_ratio"]),
-        "p99": _ratio_text(row["p99_ratio"]),
+    base_launches, new_launches = case.launches
+    cells = {
+        "message\nB": str(case.variables.message_bytes or "-"),
+        "launches": f"{base_launches} / {new_launches}",
     }
+    if case.judged is None:
+        return cells | dict.fromkeys(NUMBER_HEADS, "-")
+    return cells | dict(zip(NUMBER_HEADS, _number_cells(case.judged), strict=True))
+
+
+def _number_cells(judged: Judged) -> tuple[str, ...]:
+    """The cells below NUMBER_HEADS."""
+    comparison = judged.comparison
+    known = comparison.is_decidable
+    return (
+        microseconds_text(comparison.base_s),
+        microseconds_text(comparison.new_s),
+        _ratio_text(judged.ratio.value),
+        judged.ratio.width_text() if known else "-",
+        f"{100 * judged.delta:.1f} %",
+        judged.verdict,
+        f"{judged.p_holm:.2g}" if known else "-",
+        _ratio_text(judged.p95_ratio),
+        _ratio_text(judged.p99_ratio),
+    )
 
 
 def launches_text(launches: int, cases: int, paired: bool) -> str:
@@ -142,82 +162,87 @@ def launches_text(launches: int, cases: int, paired: bool) -> str:
     return f"{of_each} can't show SLOWER or FASTER among {among}: at least {enough} are needed"
 
 
-def undecidable_text(frame: pd.DataFrame, rules: Rules) -> str:
+def undecidable_text(cases: Sequence[ComparedCase], rules: Rules) -> str:
     """How many cases have too few launches for SLOWER or FASTER; empty if none has."""
-    rows = row_dicts(frame[frame["ratio"].notna()])
-    few = [row for row in rows if not _is_decidable(row, rules.tests(len(rows)), rules.paired)]
+    judged = [case for case in cases if case.judged]
+    tests = rules.tests(len(judged))
+    few = [case for case in judged if not _is_decidable(case, tests, rules.paired)]
     if not few:
         return ""
-    launches = [min(row["base_launches"], row["new_launches"]) for row in few]
-    if len(few) == len(rows):
-        return launches_text(min(launches), rules.tests(len(rows)), rules.paired)
-    return f"{len(few)} of {len(rows)} cases have too few launches for SLOWER or FASTER"
+    if len(few) == len(judged):
+        least = min(min(case.launches) for case in few)
+        return launches_text(least, tests, rules.paired)
+    return f"{len(few)} of {len(judged)} cases have too few launches for SLOWER or FASTER"
 
 
-def _is_decidable(row: Row, cases: int, paired: bool) -> bool:
+def _is_decidable(case: ComparedCase, cases: int, paired: bool) -> bool:
     """Whether p can be small enough, corrected for so many cases."""
-    return 2 * cases <= ALPHA * outcomes(row["base_launches"], row["new_launches"], paired)
+    return 2 * cases <= ALPHA * outcomes(*case.launches, paired)
 
 
-def could_be(frame: pd.DataFrame, word: Verdict, rules: Rules) -> bool:
+def could_be(cases: Sequence[ComparedCase], word: Verdict, rules: Rules) -> bool:
     """Whether the launches of some case suffice for SLOWER or SUSPECT."""
-    rows = row_dicts(frame[frame["ratio"].notna()])
+    judged = [case for case in cases if case.judged]
     if word == "SUSPECT":
-        return any(row["base_launches"] >= FEW_LAUNCHES for row in rows)
-    return any(_is_decidable(row, rules.tests(len(rows)), rules.paired) for row in rows)
+        return any(case.launches[0] >= FEW_LAUNCHES for case in judged)
+    return any(_is_decidable(case, rules.tests(len(judged)), rules.paired) for case in judged)
 
 
-def caption(frame: pd.DataFrame, rules: Rules) -> list[str]:
+def caption(cases: Sequence[ComparedCase], rules: Rules) -> list[str]:
     """How to read the table, and whether the launches can decide anything."""
     ratio = "median of the ratios of pairs" if rules.paired else "ratio of the medians of launches"
     lines = [f"NEW / BASE, p95, p99: {ratio}, of times of an operation; above 1 is slower"]
-    if (frame["benchmark"] == "p2p_latency").any():
+    if any(case.variables.benchmark == "p2p_latency" for case in cases):
         lines.append("the time of p2p_latency is half a round trip")
-    if frame["ratio_low"].notna().any():
+    if any(case.judged and case.judged.ratio.is_known for case in cases):
         pairs = " in pairs" if rules.paired else ""
         lines.append(f"±: 95 % confidence interval over launches{pairs}, for any distribution")
         test = "signed-rank test" if rules.paired else "Mann-Whitney test"
-        cases = f"the cases of {rules.settings} settings" if rules.settings > 1 else "all cases"
-        lines.append(f"certain: p of the {test}, corrected for {cases}, is at most {ALPHA}")
+        among = f"the cases of {rules.settings} settings" if rules.settings > 1 else "all cases"
+        lines.append(f"certain: p of the {test}, corrected for {among}, is at most {ALPHA}")
     if rules.noise is not None:
         lines.append("threshold: --delta, or the noise of the A/A launches (95th percentile)")
-    given = set(frame["verdict"].dropna())
+    given = {case.verdict for case in cases}
     lines += [f"{word}: {text}" for word, text in VERDICT_MEANINGS.items() if word in given]
-    lines += _undecided_advice(frame, rules)
-    few = undecidable_text(frame, rules)
-    lines += days_apart(frame)
-    return [*lines, *uneven_launches(frame), *([few] if few else [])]
+    lines += _undecided_advice(cases, rules)
+    few = undecidable_text(cases, rules)
+    lines += days_apart(cases)
+    return [*lines, *uneven_launches(cases), *([few] if few else [])]
 
 
-def _undecided_advice(frame: pd.DataFrame, rules: Rules) -> list[str]:
+def _undecided_advice(cases: Sequence[ComparedCase], rules: Rules) -> list[str]:
     """What would decide all UNDECIDED cases: launches, as the width of an interval shrinks with
     their root, or a margin that holds the interval."""
-    undecided = frame["verdict"] == "UNDECIDED"
-    rows = row_dicts(frame[undecided & frame["ratio_low"].notna()])
-    if not rows:
-        return []
-    deltas = [max(row["ratio_high"], 1 / row["ratio_low"]) - 1 for row in rows]
-    launches = [
-        min(row["base_launches"], row["new_launches"])
-        * (math.log(row["ratio_high"] / row["ratio_low"]) / 2 / math.log1p(row["delta"])) ** 2
-        for row in rows
+    undecided = [
+        (min(case.launches), case.judged.ratio, case.judged.delta)
+        for case in cases
+        if case.judged and case.verdict == "UNDECIDED" and case.judged.ratio.is_known
     ]
-    needed = max(math.ceil(max(launches)), launches_needed(rules.tests(len(frame)), rules.paired))
+    if not undecided:
+        return []
+    margin = max(max(ratio.high, 1 / ratio.low) - 1 for _, ratio, _ in undecided)
+    launches = max(
+        count * (math.log(ratio.high / ratio.low) / 2 / math.log1p(delta)) ** 2
+        for count, ratio, delta in undecided
+    )
+    needed = max(math.ceil(launches), launches_needed(rules.tests(len(cases)), rules.paired))
     more = f"about {needed} launches of each side" if needed <= LARGEST_ADVICE else "less noise"
-    return [f"to decide these: {more}, or --delta {math.ceil(100 * max(deltas))}"]
+    return [f"to decide these: {more}, or --delta {math.ceil(100 * margin)}"]
 
 
-def days_apart(frame: pd.DataFrame) -> list[str]:
+def days_apart(cases: Iterable[ComparedCase]) -> list[str]:
     """How many changes are no larger than those of days alone may be."""
     changed = [
-        row
-        for row in row_dicts(frame)
-        if row["verdict"] in ("SLOWER", "FASTER") and row["day_ratio"] is not None
+        (case.judged.ratio.value, case.judged.day_ratio)
+        for case in cases
+        if case.judged
+        and case.verdict in ("SLOWER", "FASTER")
+        and case.judged.day_ratio is not None
     ]
     if not changed:
         return []
-    within = sum(abs(math.log(row["ratio"])) <= math.log(row["day_ratio"]) for row in changed)
-    most = 100 * (max(row["day_ratio"] for row in changed) - 1)
+    within = sum(abs(math.log(ratio)) <= math.log(day_ratio) for ratio, day_ratio in changed)
+    most = 100 * (max(day_ratio for _, day_ratio in changed) - 1)
     return [
         f"BASE and NEW are of different days, which alone may differ by up to {most:.2g} %:"
         f" {within} of {plural(len(changed), 'change is', 'changes are')} within that; commbench ab"
@@ -225,39 +250,41 @@ def days_apart(frame: pd.DataFrame) -> list[str]:
     ]
 
 
-def uneven_launches(frame: pd.DataFrame) -> list[str]:
+def uneven_launches(cases: Iterable[ComparedCase]) -> list[str]:
     """A line for each side of a case whose launches fall into two groups."""
     uneven = [
-        f"{side.upper()}, {case_text(row)}: {row[f'{side}_groups']} as the others"
-        for row in row_dicts(frame)
-        for side in AB_SIDES
-        if row[f"{side}_groups"] is not None
+        f"{name}, {case_text(case.variables)}: {groups} as the others"
+        for case in cases
+        if case.judged
+        for name, side in (("BASE", case.base), ("NEW", case.new))
+        if (groups := side.groups) is not None
     ]
     return _listed("launches in two groups, which no single launch shows:", uneven)
 
 
-def unjoined(frame: pd.DataFrame) -> list[str]:
+def unjoined(cases: Sequence[ComparedCase]) -> list[str]:
     """The cases of one side only, and the launches that have no number or, with --paired, no
     counterpart."""
-    rows = row_dicts(frame)
     unused = [
-        f"{case_text(row)} (BASE {row['base_unmeasured']}, NEW {row['new_unmeasured']}:"
-        f" {row['reason'] or 'no reason'})"
-        for row in rows
-        if row["base_unmeasured"] or row["new_unmeasured"]
+        f"{case_text(case.variables)} (BASE {case.base.unmeasured}, NEW {case.new.unmeasured}:"
+        f" {case.reason or 'no reason'})"
+        for case in cases
+        if case.base.unmeasured or case.new.unmeasured
     ]
-    of_side = {
-        side: [_with_reason(row) for row in rows if row["sides"] == side] for side in AB_SIDES
-    }
     return [
-        *_listed_cases("only in BASE", of_side["base"]),
-        *_listed_cases("only in NEW", of_side["new"]),
+        *_listed_cases("only in BASE", _with_reasons(cases, "base")),
+        *_listed_cases("only in NEW", _with_reasons(cases, "new")),
         *_listed_cases("launches not used", unused),
     ]
 
 
-def _with_reason(row: Row) -> str:
-    return f"{case_text(row)} ({row['reason']})" if row["reason"] else case_text(row)
+def _with_reasons(cases: Iterable[ComparedCase], side: str) -> list[str]:
+    """The cases of this side only."""
+    return [
+        f"{case_text(case.variables)} ({case.reason})" if case.reason else case_text(case.variables)
+        for case in cases
+        if case.sides == side
+    ]
 
 
 def _listed_cases(heading: str, names: Sequence[str]) -> list[str]:
@@ -269,77 +296,79 @@ def _listed(heading: str, items: Sequence[str]) -> list[str]:
     return [heading, *(f"  {item}" for item in some_of(items, LONGEST_LIST))] if items else []
 
 
-def comparison_summary(frame: pd.DataFrame) -> str:
+def comparison_summary(cases: Sequence[ComparedCase]) -> str:
     """`3 of 24 cases SLOWER, the worst all_reduce 1x2 1 MiB: 1.12 x ±3%; 21 SAME`."""
-    both = row_dicts(frame[frame["sides"] == "both"])
-    of_verdict = grouped(both, lambda row: row["verdict"])
-    parts = []
-    for word in VERDICT_MEANINGS:
-        rows = of_verdict.get(word, [])
-        if rows:
-            parts.append(f"{len(rows)} {word}{_farthest_text(word, rows)}")
-    if unmeasured := of_verdict.get(None, []):
-        parts.append(f"{len(unmeasured)} without a number on a side")
+    both = on_both(cases)
+    of_verdict = grouped(_judged(both), lambda each: each[1].verdict)
+    parts = [
+        f"{len(of_verdict[word])} {word}{_farthest_text(word, of_verdict[word])}"
+        for word in VERDICT_MEANINGS
+        if word in of_verdict
+    ]
+    if unmeasured := sum(case.judged is None for case in both):
+        parts.append(f"{unmeasured} without a number on a side")
     count, _, rest = parts[0].partition(" ")
     return "; ".join([f"{count} of {plural(len(both), 'case', 'cases')} {rest}", *parts[1:]])
 
 
-def quoted_changes(frame: pd.DataFrame, by: Sequence[ComparedVariable]) -> list[str]:
+def _judged(cases: Iterable[ComparedCase]) -> list[tuple[ComparedCase, Judged]]:
+    return [(case, case.judged) for case in cases if case.judged]
+
+
+def quoted_changes(cases: Sequence[ComparedCase], by: Sequence[ComparedVariable]) -> list[str]:
     """What people quote of messages between pairs: the round trip of the smallest, the bandwidth of
     the largest, `A -> B: p2p_bandwidth 2x1 16 KiB: bandwidth 3.08 -> 4.43 GB/s, 1.44 x ±2%`."""
-    usable = frame[(frame["sides"] == "both") & frame["ratio"].notna() & frame["pair"].notna()]
-    by_benchmark = grouped(row_dicts(usable), lambda row: row["benchmark"])
+    usable = [each for each in _judged(on_both(cases)) if each[0].variables.pair is not None]
+    by_benchmark = grouped(usable, lambda each: each[0].variables.benchmark)
     sides = ", ".join(" -> ".join(each.texts) for each in by if each.is_given)
     lines = filter(None, map(_quoted_change, by_benchmark.values()))
     return [f"{sides}: {line}" if sides else line for line in lines]
 
 
-def _quoted_change(rows: Sequence[Row]) -> str:
-    """Of the rows of one benchmark; empty where neither is quoted."""
-    smallest = min(rows, key=lambda row: int(row["message_bytes"]))
-    largest = max(rows, key=lambda row: int(row["message_bytes"]))
-    if smallest["benchmark"] == "p2p_latency":
-        trips = " -> ".join(format_seconds(2 * smallest[f"{side}_median_s"]) for side in AB_SIDES)
-        return f"{case_text(smallest)}: round trip {trips}, {_ratio(smallest).text(_ratio_text)}"
-    gain = _bandwidth_gain(largest)
-    if gain is None:
+def _quoted_change(cases: Sequence[tuple[ComparedCase, Judged]]) -> str:
+    """Of the cases of one benchmark; empty where neither is quoted."""
+    case, judged = min(cases, key=_message_bytes)
+    if case.variables.benchmark == "p2p_latency":
+        medians_s = judged.comparison.base_s, judged.comparison.new_s
+        trips = " -> ".join(format_seconds(2 * median_s) for median_s in medians_s)
+        return f"{case_text(case.variables)}: round trip {trips}, {judged.ratio.text(_ratio_text)}"
+    case, judged = max(cases, key=_message_bytes)
+    gain = _bandwidth_gain(case, judged)
+    base_rate = case.base.gb_per_s(judged.comparison.base_s)
+    new_rate = case.new.gb_per_s(judged.comparison.new_s)
+    if gain is None or base_rate is None or new_rate is None:
         return ""
-    rates = " -> ".join(format_number(largest[f"{side}_gb_per_s"]) for side in AB_SIDES)
-    return f"{case_text(largest)}: bandwidth {rates} GB/s, {gain.text(_ratio_text)}"
+    rates = f"{format_number(base_rate)} -> {format_number(new_rate)} GB/s"
+    return f"{case_text(case.variables)}: bandwidth {rates}, {gain.text(_ratio_text)}"
 
 
-def _bandwidth_gain(row: Row) -> Interval | None:
+def _message_bytes(each: tuple[ComparedCase, Judged]) -> int:
+    return each[0].variables.message_bytes or 0
+
+
+def _bandwidth_gain(case: ComparedCase, judged: Judged) -> Interval | None:
     """Bandwidth of NEW / bandwidth of BASE, of windows of messages and streams; None for others."""
-    if row["window"] is None and row["stream_threads"] is None:
+    if case.variables.window is None and case.variables.stream_threads is None:
         return None
-    return of_formula(lambda ratio: 1 / ratio, _ratio(row))
+    return of_formula(lambda ratio: 1 / ratio, judged.ratio)
 
 
-def _farthest_text(word: Verdict, rows: Sequence[Row]) -> str:
+def _farthest_text(word: Verdict, cases: Sequence[tuple[ComparedCase, Judged]]) -> str:
     """The case that differs most, for the verdicts that say that cases differ."""
     if word in ("SAME", "UNDECIDED"):
         return ""
     name, pick = ("best", min) if word == "FASTER" else ("worst", max)
-    row = pick(rows, key=lambda row: float(row["ratio"]))
-    gain = _bandwidth_gain(row)
-    ratio = gain or _ratio(row)
+    case, judged = pick(cases, key=lambda each: each[1].ratio.value)
+    gain = _bandwidth_gain(case, judged)
+    ratio = gain or judged.ratio
     quantity = "bandwidth " if gain else ""
     width = f" {ratio.width_text()}" if ratio.is_known else ""
-    return f", the {name} {case_text(row)}: {quantity}{_ratio_text(ratio.value)}{width}"
+    shown = f"{quantity}{_ratio_text(ratio.value)}{width}"
+    return f", the {name} {case_text(case.variables)}: {shown}"
 
 
 def _ratio_text(value: float | None) -> str:
     return "-" if value is None else f"{_factor_text(value)} x"
-
-
-def _ratio(row: Row) -> Interval:
-    """Time of NEW / time of BASE; without an interval where the launches are too few."""
-    launches = min(row["base_launches"], row["new_launches"])
-    if row["ratio_low"] is None:
-        return Interval(row["ratio"], n=launches, of="launches")
-    return Interval(
-        row["ratio"], row["ratio_low"], row["ratio_high"], 1 - ALPHA, launches, "launches"
-    )
 
 
 def _factor_text(value: float) -> str:
@@ -390,15 +419,17 @@ def side_lines(*sides: Side) -> list[str]:
     mistake."""
     lines = []
     for side in sides:
-        states = side.cases["status"].value_counts()
-        bad = "".join(f", {count} {status}" for status, count in states.items() if status != "ok")
+        states = Counter(row.status for row in side.rows).most_common()
+        bad = "".join(f", {count} {status}" for status, count in states if status != "ok")
         launches: dict[str, int] = {}  # of each run: of one of timing=rigorous several
-        measured = side.cases[["run_id", "median_s", "visit_medians_s", "visit_launches"]]
-        for run_id, *medians in measured.itertuples(index=False):
-            launches[run_id] = max(launches.get(run_id, 1), len(launch_medians(*medians)))
+        for row in side.rows:
+            launches.setdefault(row.run_id, 1)
+            if isinstance(row, Measured):
+                medians_s = launch_medians(row.median_s, row.visit_medians_s, row.visit_launches)
+                launches[row.run_id] = max(launches[row.run_id], len(medians_s))
         count = plural(sum(launches.values()), "launch", "launches")
-        lines.append(f"{side.name:4} {side.label}: {count}, {len(side.cases)} rows{bad}")
-        hosts = sorted(set(side.cases["hosts"].dropna()))
+        lines.append(f"{side.name:4} {side.label}: {count}, {len(side.rows)} rows{bad}")
+        hosts = sorted({row.hosts for row in side.rows if row.hosts is not None})
         if len(hosts) > 1:
             listed = "; ".join(hosts[:3]) + ("; ..." if len(hosts) > 3 else "")
             lines.append(
@@ -411,7 +442,7 @@ def side_lines(*sides: Side) -> list[str]:
 
 def provenance_lines(base: Side, new: Side, by: Sequence[ComparedVariable]) -> list[str]:
     """What else differs between the sides, and what weakens the comparison."""
-    common = set(base.cases["run_id"]) & set(new.cases["run_id"])
+    common = {row.run_id for row in base.rows} & {row.run_id for row in new.rows}
     lines = []
     if common and not any(variable.is_given for variable in by):
         lines.append(f"{plural(len(common), 'launch is', 'launches are')} on both sides")
@@ -509,9 +540,9 @@ def _json_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
 
 
-def drift_text(frame: pd.DataFrame, base: Side, new: Side) -> str:
+def drift_text(cases: Iterable[ComparedCase], base: Side, new: Side) -> str:
     """What weakens a verdict of launches that were not taken in turn; empty without either."""
-    certain = frame["verdict"].isin(["SLOWER", "FASTER"]).any()
+    certain = any(case.verdict in ("SLOWER", "FASTER") for case in cases)
     if not certain or not base.runs or not new.runs or not ran_separately(base.runs, new.runs):
         return ""
     return (
@@ -531,73 +562,16 @@ def ran_separately(base: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str,
 # ---------------------------------------------------------------- folders of commbench ab
 
 
-@dataclass(frozen=True, eq=False)
-class AbResult:
-    """A folder of `commbench ab`: the overrides in which NEW differs from BASE, and the
-    comparison."""
-
-    folder: Path
-    added: tuple[str, ...]
-    replaced: tuple[str, ...]
-    rules: Rules
-    frame: pd.DataFrame
-
-    def sentence(self) -> str:
-        """What was compared."""
-        instead = f" instead of {' '.join(self.replaced)}" if self.replaced else ""
-        launches = plural(int(self.frame["new_launches"].max()), "launch", "launches")
-        return (
-            f"{self.folder.name}: NEW is BASE with {' '.join(self.added)}{instead}; {launches} of"
-            " each side in turn."
-        )
-
-    def summary(self) -> str:
-        """How many cases are slower, faster, the same or undecided."""
-        return f"{comparison_summary(self.frame)}."
-
-    def notes(self) -> list[str]:
-        """How to read the table, and what is not in it."""
-        return [*caption(self.frame, self.rules), *unjoined(self.frame)]
+def ab_sentence(result: AbResult) -> str:
+    """What was compared."""
+    instead = f" instead of {' '.join(result.replaced)}" if result.replaced else ""
+    launches = plural(max(case.launches[1] for case in result.cases), "launch", "launches")
+    return (
+        f"{result.folder.name}: NEW is BASE with {' '.join(result.added)}{instead}; {launches} of"
+        " each side in turn."
+    )
 
 
-def read_ab_results(
-    paths: Iterable[Paths], benchmark: str | None = None
-) -> tuple[list[AbResult], list[str]]:
-    """All ab folders at or below the paths or directly above a side, and why others were left out.
-
-    `benchmark`: only its cases, and only the folders that have some.
-    """
-    flat = flat_paths(paths)
-    below = [folder / AB_FILE for path in flat for folder, _, _ in walk(path)]
-    above = [path.absolute().parent / AB_FILE for path in flat if path.name in AB_SIDES]
-    folders = {file.parent.resolve(): file.parent for file in (*below, *above) if file.is_file()}
-    results = []
-    problems = []
-    for folder in sorted(folders.values(), key=lambda folder: folder.name):
-        try:
-            result = _ab_result(folder, benchmark)
-        except (CommbenchError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            problems.append(
-                f"comparison of {folder}: {type(error).__name__ if not str(error) else error}"
-            )
-            continue
-        if (result.frame["sides"] == "both").any():
-            results.append(result)
-    return results, problems
-
-
-def _ab_result(folder: Path, benchmark: str | None) -> AbResult:
-    """Raises CommbenchError for sides that can't be compared, and what a damaged record makes json
-    and dict raise."""
-    record = json.loads((folder / AB_FILE).read_text())
-    base, new = (list(map(str, record[side])) for side in AB_SIDES)
-    added = tuple(word for word in new if word not in base)
-    replaced = tuple(word for word in base if word not in new)
-    delta = float(record.get("delta", SMALLEST_CHANGE))  # not in older files
-    rules = Rules(parse_by(record["by"]), paired=True, delta=delta, seed=int(record["seed"]))
-    base_side = read_side("BASE", folder / "base")
-    new_side = read_side("NEW", folder / "new")
-    frame = compare_sides(base_side, new_side, rules)
-    if benchmark is not None:
-        frame = frame[frame["benchmark"] == benchmark]
-    return AbResult(folder, added, replaced, rules, frame)
+def ab_notes(result: AbResult) -> list[str]:
+    """How to read the table, and what is not in it."""
+    return [*caption(result.cases, result.rules), *unjoined(result.cases)]

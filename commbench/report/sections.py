@@ -10,6 +10,7 @@ from itertools import chain
 
 import numpy as np
 
+from commbench.analysis.ab_results import AbResult
 from commbench.analysis.best import BEST_CELLS, best_rows
 from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
@@ -24,7 +25,7 @@ from commbench.core.units import format_seconds, natural_key, plural
 from commbench.results.row import Row
 
 from . import plots
-from .compare_text import AbResult, comparison_cells
+from .compare_text import ab_notes, ab_sentence, comparison_cells
 from .distributions import RawData, RowId
 from .documents import document_sections, known_curves, quiz_sections, soak_curves, times_of
 from .footnotes import flag_named
@@ -106,12 +107,12 @@ def _answers(summary: Summary) -> Iterator[Section]:
 
 
 def _comparison(result: AbResult) -> Section:
-    shared, heads, rows = comparison_cells(result.frame)
+    shared, heads, rows = comparison_cells(result.cases)
     used = [at for at in range(len(heads)) if any(row[at] != "-" for row in rows)]
     cells = [[row[at] for at in used] for row in rows]
     tables = table([heads[at] for at in used], cells, shared)
     return Section(
-        f"Comparison {result.folder.name}", [result.sentence()], tables, notes=result.notes()
+        f"Comparison {result.folder.name}", [ab_sentence(result)], tables, notes=ab_notes(result)
     )
 
 

@@ -10,6 +10,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from commbench.analysis.ab_results import AbResult, read_ab_results
 from commbench.analysis.best import CHOSEN_SETTINGS
 from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.cold_start import stabilities, stored_intervals, until_full_speed
@@ -37,7 +38,7 @@ from commbench.results.row import Row
 from commbench.results.table_files import NEEDED
 from commbench.stats.thresholds import FAR_FROM_NORMAL
 
-from .compare_text import AbResult, read_ab_results
+from .compare_text import ab_sentence, comparison_summary
 from .quantities import has_bandwidth
 from .stability import stability_sentences
 from .streams import RAMP, bit_unit, is_stream_soak, slow_start_text, stream_sentences
@@ -256,7 +257,10 @@ class Summary:
 
     def verdicts(self) -> list[str]:
         """What each comparison of `commbench ab` says."""
-        return [f"{result.sentence()} {result.summary()}" for result in self.results.comparisons]
+        return [
+            f"{ab_sentence(result)} {comparison_summary(result.cases)}."
+            for result in self.results.comparisons
+        ]
 
     @functools.cached_property
     def matrix_names(self) -> Mapping[Matrix, str]:

@@ -121,9 +121,9 @@ def read_rows(
     return frame_of(_read_tables(paths, table, skip_damaged, columns, where), table)
 
 
-def read_case_rows(paths: Iterable[Paths]) -> list[Row]:
+def read_case_rows(paths: Iterable[Paths], skip_damaged: bool = False) -> list[Row]:
     """The cases that commbench.load returns, in the order of the files; raises like it."""
-    return newest_rows(_read_tables(paths))
+    return newest_rows(_read_tables(paths, skip_damaged=skip_damaged))
 
 
 def _read_tables(

@@ -48,7 +48,7 @@ class Row(Variables, Mapping[str, Any]):
         if name not in KINDS:
             raise KeyError(name)
         value = getattr(self, name)
-        return dict(value) if KINDS[name] == "map" else value
+        return dict(value) if isinstance(value, tuple) and KINDS[name] == "map" else value
 
     def __iter__(self) -> Iterator[str]:
         return iter(KINDS)

@@ -24,23 +24,12 @@ from commbench.cluster.watch.changes import (
 )
 from commbench.cluster.watch.runs import QUARANTINE_TURNS
 from commbench.cluster.watch.state import KnownChange
-from commbench.core.states import Row
-from commbench.core.variables import NAMES, Case
+from commbench.core.variables import Case
+from commbench.results.row import Measured, Row
 
 CASES = 20  # of a suite of the gate
 WATCHED = 4  # of a suite of the watch
 HEALTHY_TURNS = 8  # before a change
-ROW: Row = {
-    **dict.fromkeys(NAMES),
-    "benchmark": "all_reduce",
-    "layout": "1x2",
-    "message_bytes": 8,
-    "case_id": "case",
-    "status": "ok",
-    "visit_medians_s": None,
-    "visit_launches": None,
-    "hosts": "host",
-}
 CASE = Case(
     benchmark="all_reduce",
     backend="gloo",
@@ -52,6 +41,7 @@ CASE = Case(
     sync="none",
     timing="fixed",
 )
+ROW = Measured(**vars(CASE), case_id="case", hosts="host", median_s=1.0)
 FRESH = 3
 Noise = Callable[[np.random.Generator, int], np.ndarray]  # logs with mean 0, standard deviation 1
 NOISES: Mapping[str, Noise] = {
@@ -207,7 +197,7 @@ class WatchedStore:
         for number, loss in enumerate(losses):
             (median_s,) = launches(self.rng, NOISES[self.noise], self.spread, 1, loss)
             median_s *= math.exp(self.levels[number])
-            rows[str(number)] = {**ROW, "median_s": median_s, "run_id": f"{self.turn:04}"}
+            rows[str(number)] = replace(ROW, median_s=median_s, run_id=f"{self.turn:04}")
         return FreshLaunch(
             Path(), rows, {Path(f"{self.turn:04}"): {"started_at": f"{self.day:010}"}}, 0
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from commbench.analysis.machines import Record
 from commbench.analysis.slow_pairs import UNUSABLE
@@ -19,12 +19,13 @@ from commbench.cluster.acceptance.verdict import STAGE_NAMES, NodeVerdict, Stage
 from commbench.cluster.search.bad_nodes import Decision
 from commbench.cluster.search.node_rounds import search_refusal
 from commbench.core.layout import Layout
-from commbench.core.states import STAGES, Row, Stage, case_status, status_of_run
+from commbench.core.states import STAGES, Stage, status_of_run
 from commbench.core.units import plural
 from commbench.core.variables import NAMES
-from commbench.results.columns import case_text, grouped, hashable
-from commbench.results.load import Paths, frame_of, read_cases, row_dicts
+from commbench.results.columns import case_text, grouped
+from commbench.results.load import Paths, newest_rows, read_cases
 from commbench.results.network_cards import interface_rails, port_rails
+from commbench.results.row import Measured, Row
 
 READ_COLUMNS = (
     *NAMES,
@@ -107,7 +108,7 @@ class Acceptance:
         """Each node against the others at the same work."""
         nodes = self.layout.nodes
         rows = self.rows_of("alone")
-        by_node = grouped(rows, lambda row: row["node"])
+        by_node = grouped(rows, lambda row: row.node)
         slow = slow_nodes(_node_times(rows), self.slowdown)
         too_few = (
             f"{plural(nodes, 'node', 'nodes')} can't be ranked: at least {LEAST_NODES} are needed"
@@ -115,11 +116,9 @@ class Acceptance:
         for node in range(nodes):
             own = by_node.get(str(node), [])
             wrong = [
-                f"{_title_of_case(row)}: {row['reason']}"
-                for row in own
-                if case_status(row) == "invalid"
+                f"{_title_of_case(row)}: {row.reason}" for row in own if row.status == "invalid"
             ]
-            flags = set().union(*(set(row.warnings) & UNUSABLE for row in own))
+            flags = set().union(*(UNUSABLE.intersection(row.warnings) for row in own))
             marked = f" (flags: {', '.join(sorted(flags))})" if flags else ""
             faults = [*wrong, *(f"{each.text}{marked}" for each in slow if each.node == node)]
             early = self._ended_early("alone", node)
@@ -153,7 +152,7 @@ class Acceptance:
         """Operations of all nodes: they name no node, but a node was in each of them, or not."""
         rows = self.rows_of(stage)
         for node in range(self.layout.nodes):
-            own = [row for row in rows if Layout.parse(row["layout"]).nodes > node]
+            own = [row for row in rows if Layout.parse(row.layout).nodes > node]
             yield self._ended_early(stage, node) or StageResult.of(doubts=_unmeasured(own))
 
     def _ended_early(self, stage: Stage, node: int) -> StageResult | None:
@@ -201,8 +200,8 @@ def read_acceptance(paths: Sequence[Paths]) -> Acceptance | None:
     runs = newest_runs([record for source in sources for record in source.records])
     if not runs:
         return None
-    rows = row_dicts(frame_of([source.cases for source in sources]))
-    return Acceptance(runs, grouped(rows, lambda row: str(row["run_id"])))
+    rows = newest_rows(source.cases for source in sources)
+    return Acceptance(runs, grouped(rows, lambda row: row.run_id))
 
 
 def newest_runs(records: Sequence[Record]) -> dict[Stage, list[Record]]:
@@ -258,26 +257,26 @@ def _node_times(rows: Sequence[Row]) -> list[NodeTimes]:
     change their order, and a node that alone is throttled is to be found."""
 
     def case_without_node(row: Row) -> tuple[object, ...]:
-        return tuple(hashable(row[name]) for name in NAMES if name != "node")
+        return tuple(getattr(row, name) for name in NAMES if name != "node")
 
     cases = []
     for same in grouped(rows, case_without_node).values():
-        usable = [row for row in same if case_status(row) == "ok" and row["node"]]
+        usable = {int(row.node): row for row in same if isinstance(row, Measured) and row.node}
         if len(usable) >= LEAST_NODES:
-            where = f"{_title_of_case(usable[0])} within the node"
-            median_s = {int(row["node"]): float(row["median_s"]) for row in usable}
-            low_s = {int(row["node"]): float(row["ci_low_s"] or row["median_s"]) for row in usable}
+            where = f"{_title_of_case(next(iter(usable.values())))} within the node"
+            median_s = {node: row.median_s for node, row in usable.items()}
+            low_s = {node: row.ci_low_s or row.median_s for node, row in usable.items()}
             cases.append(NodeTimes(where, median_s, low_s))
     return cases
 
 
 def _title_of_case(row: Row) -> str:
-    return case_text({**row, "node": None})
+    return case_text(replace(row, node=None))
 
 
 def _unmeasured(rows: Sequence[Row]) -> list[str]:
     """Why the first case of these that has no usable number has none; empty if all have one."""
     if not rows:
         return ["no case was measured"]
-    problems = [row for row in rows if case_status(row) != "ok"]
-    return [f"{_title_of_case(row)} {row['status']}: {row['reason']}" for row in problems[:1]]
+    problems = [row for row in rows if row.status != "ok"]
+    return [f"{_title_of_case(row)} {row.status}: {row.reason}" for row in problems[:1]]

@@ -17,10 +17,10 @@ from commbench.cluster.acceptance.verdict import (
 )
 from commbench.cluster.search.suspect_table import exclude_lines
 from commbench.core.layout import Layout
-from commbench.core.states import case_status
 from commbench.core.units import format_number, plural
 from commbench.report.section import Section, Table
 from commbench.results.columns import grouped
+from commbench.results.row import Measured
 from commbench.stats.thresholds import FALSE_ALARMS
 
 MOST_NODES = 64  # rows of the table; the rest is counted
@@ -66,22 +66,22 @@ def _hidden_line(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
 def _scaling_tables(acceptance: Acceptance) -> list[Table]:
     """What the operations of all nodes reach on 1, 2, 4 ... nodes."""
     alike = grouped(
-        (row for row in acceptance.rows_of("scaling") if case_status(row) == "ok"),
-        lambda row: (row["benchmark"], Layout.parse(row["layout"]).nodes),
+        (row for row in acceptance.rows_of("scaling") if isinstance(row, Measured)),
+        lambda row: (row.benchmark, Layout.parse(row.layout).nodes),
     )
     # by the place of a size among those of its layout: a message may be rounded down there
     places = [
         (benchmark, place, nodes, row)
         for (benchmark, nodes), same in alike.items()
-        for place, row in enumerate(sorted(same, key=lambda row: row["message_bytes"]))
+        for place, row in enumerate(sorted(same, key=lambda row: row.message_bytes or 0))
     ]
     cells = [
         [
             benchmark,
-            str(row["message_bytes"]),
+            str(row.message_bytes),
             str(nodes),
-            format_number(row["median_s"] * 1e6),
-            format_number(row["busbw_gb_per_s"]),
+            format_number(row.median_s * 1e6),
+            format_number(row.busbw_gb_per_s or 0.0),
         ]
         for benchmark, _, nodes, row in sorted(places, key=lambda each: each[:3])
     ]

@@ -18,9 +18,9 @@ from commbench.config.compose import ConfigComposer
 from commbench.config.overrides import quoted
 from commbench.config.settings import Job
 from commbench.core.errors import CommbenchError
-from commbench.core.states import Row
 from commbench.core.variables import Case
-from commbench.results.load import find_runs, load_run, read_rows, row_dicts
+from commbench.results.load import find_runs, load_run, read_case_rows
+from commbench.results.row import Row
 from commbench.results.run_folder import new_folder
 
 
@@ -37,9 +37,9 @@ class SuiteJob:
 def suite_job(job: Job) -> SuiteJob:
     """The job with a case for each row that it will have."""
     planned = planned_here(job.settings)
-    cases = {suite_key(vars(case)): case for each in planned for case in each.case.single_cases}
+    cases = {suite_key(case): case for each in planned for case in each.case.single_cases}
     skipped = [case for each in planned if each.skip is not None for case in each.case.single_cases]
-    return SuiteJob(job, cases, frozenset(suite_key(vars(case)) for case in skipped))
+    return SuiteJob(job, cases, frozenset(suite_key(case) for case in skipped))
 
 
 def words_without(
@@ -85,8 +85,8 @@ class FreshLaunch:
         row = self.rows.get(key)
         if row is None:
             return []
-        days = {run.name: day_of(record) for run, record in self.runs.items()}
-        return launches_of(row, days.get(str(row["run_id"]), ""))
+        days = {run.name: day_of(record.get("started_at")) for run, record in self.runs.items()}
+        return launches_of(row, days.get(row.run_id, ""))
 
 
 def launched(
@@ -102,5 +102,5 @@ def launched(
     own = [*words, f"output={quoted(folder)}"]
     status = max(run_launch([*job.overrides, *own], config_dir) for job in jobs)
     runs = {run: load_run(run) for run in find_runs(folder)}
-    rows = row_dicts(read_rows(list(runs))) if runs else []
+    rows = read_case_rows(list(runs)) if runs else []
     return FreshLaunch(folder, {suite_key(row): row for row in rows}, runs, status)

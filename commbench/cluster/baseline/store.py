@@ -22,9 +22,9 @@ from typing import Any
 
 from commbench.cluster.baseline.healthy_launches import HealthyLaunch
 from commbench.core.errors import ConfigError, Unreadable
-from commbench.core.states import Row, case_status
-from commbench.core.variables import MAPS, NAMES
-from commbench.results.load import load_run
+from commbench.core.variables import NAMES
+from commbench.results.load import load_run, rows_of_table
+from commbench.results.row import Measured, Row
 from commbench.results.run_folder import check_readable, mapping_or_empty
 from commbench.results.table_files import Damaged, read_table
 from commbench.stats.launches import launch_medians
@@ -175,30 +175,29 @@ def healthy_launches(store: str | Path, key: StoreKey) -> dict[str, BaselineCase
     launches: dict[str, list[HealthyLaunch]] = {}
     for run in stored_runs(Path(store), key):
         record, cases = read_stored_run(run)
+        day = day_of(record.get("started_at"))
         for row in cases:
-            case_id = str(row["case_id"])
-            rows[case_id] = row
-            launches.setdefault(case_id, []).extend(launches_of(row, day_of(record)))
+            rows[row.case_id] = row
+            launches.setdefault(row.case_id, []).extend(launches_of(row, day))
     return {case_id: BaselineCase(row, tuple(launches[case_id])) for case_id, row in rows.items()}
 
 
-def day_of(record: Mapping[str, Any]) -> str:
+def day_of(started_at: object) -> str:
     """The day (UTC) on which a run began."""
-    return str(record.get("started_at") or NOT_RECORDED)[:10]
+    return str(started_at or NOT_RECORDED)[:10]
 
 
 def launches_of(row: Row, day: str) -> list[HealthyLaunch]:
     """The launches of a row; none of one that was not measured."""
-    if case_status(row) != "ok" or not (row["median_s"] or 0) > 0:
+    if not isinstance(row, Measured) or row.median_s <= 0:
         return []
-    medians = launch_medians(row["median_s"], row["visit_medians_s"], row["visit_launches"])
+    medians = launch_medians(row.median_s, row.visit_medians_s, row.visit_launches)
     return [
-        HealthyLaunch(median_s, str(row["run_id"]), str(row["hosts"] or NOT_RECORDED), day)
-        for median_s in medians
+        HealthyLaunch(median_s, row.run_id, row.hosts or NOT_RECORDED, day) for median_s in medians
     ]
 
 
-def read_stored_run(run: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def read_stored_run(run: Path) -> tuple[dict[str, Any], list[Row]]:
     """The record (run.json) and the rows of a run of a store. Raises Unreadable."""
     try:
         record = load_run(run)
@@ -209,8 +208,7 @@ def read_stored_run(run: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         raise Unreadable(
             f"{error}; move {run} out of the store, or add its run again after that"
         ) from error
-    rows = [{**row, **{name: dict(row[name] or ()) for name in MAPS}} for row in cases.to_pylist()]
-    return record, rows
+    return record, rows_of_table(cases)
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
-from commbench.core.variables import BY_NAME, NAMES
-from commbench.results.columns import hashable
+from commbench.core.variables import BY_NAME, NAMES, Variables
 
 UPGRADED = "library"  # a new version of it is a change of the case, not another case
 
 
-def suite_key(values: Mapping[str, Any]) -> str:
+def suite_key(case: Variables) -> str:
     """The variables of a row, or of a Case, that differ from their default, but for the version of
     the library."""
-    own = {name: hashable(values[name]) for name in NAMES if name != UPGRADED}
+    own = {name: getattr(case, name) for name in NAMES if name != UPGRADED}
     differing = {name: value for name, value in own.items() if value != BY_NAME[name].default}
     return json.dumps(differing, sort_keys=True)

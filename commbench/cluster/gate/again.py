@@ -111,7 +111,7 @@ def _jobs_of(results: Results, case_ids: Collection[str]) -> list[tuple[Job, str
     missing = {suite_key(row) for row in rows}
     jobs = []
     for record in results.records:
-        own = {suite_key(row) for row in rows if row["run_id"] == record.get("run_id")} & missing
+        own = {suite_key(row) for row in rows if row.run_id == record.get("run_id")} & missing
         if own:
             _check_host(record)
             config_dir = record.get("config_dir")

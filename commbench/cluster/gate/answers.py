@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from commbench.analysis.normal import Judged
-from commbench.core.states import Row
 from commbench.core.units import format_factor, format_number, plural
+from commbench.results.row import Row
 from commbench.stats.verdict import Comparison
 
 Answer = Literal["PASS", "FAIL", "SUSPECT", "UNDECIDED"]
@@ -95,7 +95,7 @@ def _ratio(answer: CaseAnswer) -> float:
 
 
 def unmeasured_text(row: Row) -> str:
-    return f"{row['status']}: {row['reason'] or 'no reason given'}"
+    return f"{row.status}: {row.reason or 'no reason given'}"
 
 
 def loss_text(ratio: float) -> str:
@@ -110,10 +110,11 @@ def is_impossible(row: Row) -> bool:
 
 
 def above_limit(row: Row) -> str:
-    rate = row["busbw_gb_per_s"] or row["algbw_gb_per_s"]
+    rate = row.busbw_gb_per_s or row.algbw_gb_per_s or 0.0
+    limit = format_number(row.limit_gb_per_s or 0.0)
     return (
-        f"{format_number(rate)} GB/s is above the limit of {format_number(row['limit_gb_per_s'])}"
-        f" GB/s ({row['limit_name']}): one of the two is wrong"
+        f"{format_number(rate)} GB/s is above the limit of {limit} GB/s ({row.limit_name}): one of"
+        " the two is wrong"
     )
 
 

@@ -33,8 +33,8 @@ from commbench.cluster.gate.answers import (
     loss_text,
     unmeasured_text,
 )
-from commbench.core.states import Row, case_status
 from commbench.core.units import format_factor, format_seconds, plural
+from commbench.results.row import Row
 from commbench.stats.launches import FEW_LAUNCHES
 from commbench.stats.thresholds import FALSE_ALARMS, LARGEST_UNSEEN, TOLERATED_LOSS
 from commbench.stats.verdict import (
@@ -94,7 +94,7 @@ class GateCase:
 
     @property
     def unmeasured_rows(self) -> list[Row]:
-        return [row for row in self.rows if case_status(row) != "ok"]
+        return [row for row in self.rows if row.status != "ok"]
 
     def comparison(self, margin: float) -> Comparison | None:
         """None where a run has not measured it, or the store too seldom."""
@@ -110,11 +110,11 @@ class GateCase:
     def is_left_out(self, rules: GateRules) -> bool:
         """Whether nothing was to be expected: skipped here as in all healthy runs, or only in the
         store and allowed to be missing; or another case is asked for."""
-        if rules.only is not None and self.row["case_id"] not in rules.only:
+        if rules.only is not None and self.row.case_id not in rules.only:
             return True
         if not self.rows:
             return rules.allow_missing or not self.was_measured
-        skipped = all(case_status(row) == "skipped" for row in self.rows)
+        skipped = all(row.status == "skipped" for row in self.rows)
         return skipped and not self.is_new_only and not self.was_measured
 
 
@@ -164,7 +164,7 @@ def _means(
 
 def _not_compared(case: GateCase, name: str) -> CaseAnswer:
     """The answer on a case without a comparison."""
-    kind = str(case.row["benchmark"])
+    kind = case.row.benchmark
     healthy = plural(len(case.healthy), "healthy launch", "healthy launches")
     unmeasured = case.unmeasured_rows
     if not case.rows:
@@ -192,12 +192,12 @@ def _compared(
         answer, reason = _not_slower(case, comparison, allowed, rules)
     findings = filter(None, (_impossible(case), _too_fast(case, comparison)))
     return CaseAnswer(
-        str(case.row["benchmark"]),
+        case.row.benchmark,
         name,
         answer,
         reason,
         "; ".join(findings),
-        str(case.row["case_id"]),
+        case.row.case_id,
         comparison,
     )
 

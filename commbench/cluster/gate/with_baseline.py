@@ -77,8 +77,10 @@ def _cases_of_key(
     """The cases that these runs of the results or the store have."""
     stored = healthy_launches(store, key)
     rows = [row for row in results.rows if row.run_id in runs]
-    by_case = grouped(rows, lambda row: str(row["case_id"]))
-    days = {str(record.get("run_id")): day_of(record) for record in results.records}
+    by_case = grouped(rows, lambda row: row.case_id)
+    days = {
+        str(record.get("run_id")): day_of(record.get("started_at")) for record in results.records
+    }
     for case_id in {**by_case, **stored}:
         own = by_case.get(case_id, [])
         baseline = stored.get(case_id)
@@ -87,7 +89,7 @@ def _cases_of_key(
             row=own[0] if own else stored[case_id].row,
             rows=own,
             healthy=[launch for launch in launches if launch.run_id not in runs],
-            new=[launch for row in own for launch in launches_of(row, days[row["run_id"]])],
+            new=[launch for row in own for launch in launches_of(row, days[row.run_id])],
             is_new_only=baseline is None,
             was_measured=bool(launches),
         )

@@ -32,7 +32,7 @@ def judge_without_baseline(summary: Summary) -> GateResult:
     rows = summary.results.rows
     unmeasured = sorted((row for row in rows if row.status != "ok"), key=row_order)
     answers = [
-        CaseAnswer(str(row["benchmark"]), case_text(row), "FAIL", unmeasured_text(row))
+        CaseAnswer(row.benchmark, case_text(row), "FAIL", unmeasured_text(row))
         for row in unmeasured
     ]
     answers += _guideline_answers(summary)

@@ -17,10 +17,10 @@ from commbench.config.settings import Settings
 from commbench.core.case import Planned, World
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout, Pair, pairs_text
-from commbench.core.states import Row, case_status
 from commbench.measure.further_rounds import SearchResult
 from commbench.measure.plan import plan, plan_round
 from commbench.measure.plan_facts import PlanFacts
+from commbench.results.row import Measured, Row
 
 
 def check_search(layout: Layout) -> None:
@@ -53,12 +53,12 @@ def pair_times(rows: Iterable[Row], meetings: Meetings, visits: int) -> PairTime
     }
     entries = []
     for row in rows:
-        if case_status(row) != "ok" or row["source"] is None:
+        if not isinstance(row, Measured) or row.source is None or row.destination is None:
             continue
-        ends = row["source"], row["destination"]
+        ends = row.source, row.destination
         number, way = ways[ends]
-        is_latency = row["window"] is None
-        for visit, median_s in enumerate(row["visit_medians_s"]):
+        is_latency = row.window is None
+        for visit, median_s in enumerate(row.visit_medians_s or ()):
             again = max(visit + 1 - visits, 0)
             case = CASES * (number + again * meetings.period) + (2 if is_latency else way)
             entries.append((case, is_latency, *ends, median_s))

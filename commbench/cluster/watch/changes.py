@@ -28,10 +28,11 @@ from commbench.cluster.baseline.healthy_launches import (
 )
 from commbench.cluster.watch.change_point import LastingChange, last_change, lasting_change
 from commbench.cluster.watch.state import KnownChange, WatchVerdict
-from commbench.core.states import CaseStatus, Row, case_status
+from commbench.core.states import CaseStatus
 from commbench.core.units import plural
 from commbench.core.variables import Case
 from commbench.report.compare_text import DifferingFact, differing_facts
+from commbench.results.row import Row
 from commbench.stats.interval import Interval
 from commbench.stats.thresholds import CHANGED_SPREADS, FALSE_CHANGES
 from commbench.stats.verdict import suspect_ratio
@@ -135,7 +136,7 @@ def first_look(
     """`own` are the launches of `row`, which is None where the case was not measured."""
     if row is None:
         return FirstLook("undecided")
-    if case_status(row) in BROKEN_STATUSES:
+    if row.status in BROKEN_STATUSES:
         return FirstLook("failed", None, history.known != "failed")
     launch = _verdict(own, history.healthy, rule)
     if history.change is not None:
@@ -157,7 +158,7 @@ def verdict_after_fresh(
     """The verdict on a case whose first launch needed fresh ones; `rows` and `fresh`: their rows
     and their times."""
     measured = [row for row in rows if row is not None]
-    if measured and all(case_status(row) in BROKEN_STATUSES for row in measured):
+    if measured and all(row.status in BROKEN_STATUSES for row in measured):
         return "failed" if look.launch == "failed" else history.known
     if not fresh or history.shows_change(fresh):
         return history.known
@@ -266,7 +267,7 @@ def judged_case(
     if verdict == "unchanged":
         return replace(judged, verdict=verdict, change=None, note=f"no longer {known}")
     new = [*launch.launches(key), *again]
-    change = changed_since(verdict, history.series, new, str(row["run_id"]))
+    change = changed_since(verdict, history.series, new, row.run_id)
     return replace(judged, verdict=verdict, change=change, is_new=True)
 
 

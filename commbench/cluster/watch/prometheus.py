@@ -13,10 +13,8 @@ from typing import Any
 
 from commbench.cluster.baseline.suite_key import UPGRADED
 from commbench.cluster.watch.state import WATCH_VERDICTS, WatchVerdict
-from commbench.core.states import Row
 from commbench.core.units import value_text
-from commbench.core.variables import NAMES
-from commbench.results.columns import hashable
+from commbench.core.variables import NAMES, Variables
 
 CASE_LABELS = ("backend", "benchmark", "layout", "dtype", "message_bytes")  # of every case
 SUITE_LABEL = "suite"
@@ -58,15 +56,15 @@ LAST_RUN_METRIC = "commbench_last_run_timestamp_seconds"
 METRIC_NAMES = (*(name for _, name, _ in CASE_METRICS), VERDICT_METRIC, LAST_RUN_METRIC)
 
 
-def case_labels(rows: Sequence[Row]) -> list[dict[str, str]]:
+def case_labels(cases: Sequence[Variables]) -> list[dict[str, str]]:
     """The labels of each case, from its variables: CASE_LABELS, and where the cases differ."""
     differing = [
         name
         for name in NAMES
-        if name != UPGRADED and len({hashable(row[name]) for row in rows}) > 1
+        if name != UPGRADED and len({getattr(case, name) for case in cases}) > 1
     ]
     names = [*CASE_LABELS, *(name for name in differing if name not in CASE_LABELS)]
-    return [{name: _label_text(row[name]) for name in names} for row in rows]
+    return [{name: _label_text(getattr(case, name)) for name in names} for case in cases]
 
 
 def _label_text(value: Any) -> str:

@@ -69,7 +69,7 @@ def _released(options: WatchOptions, state: WatchState) -> list[Path]:
 
 def _runs_with(launch: FreshLaunch, keys: Collection[str]) -> list[Path]:
     """The runs that have a row of these cases."""
-    names = {str(row["run_id"]) for key, row in launch.rows.items() if key in keys}
+    names = {str(row.run_id) for key, row in launch.rows.items() if key in keys}
     return [run for run in launch.runs if run.name in names]
 
 

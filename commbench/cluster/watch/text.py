@@ -59,7 +59,7 @@ def _farthest_text(cases: Sequence[JudgedCase]) -> str:
 
 def _case_line(judged: JudgedCase) -> str:
     """By how much a case has changed, since when and where; empty for one that has not."""
-    name = case_text(vars(judged.case))
+    name = case_text(judged.case)
     change = judged.change
     if change is None:
         return f"{name}: {judged.note}" if judged.note else ""
@@ -67,9 +67,9 @@ def _case_line(judged: JudgedCase) -> str:
     parts = [f"{name}: {change.verdict}{ratio} since {change.since_run}"]
     row = judged.row
     if row is not None:
-        parts[0] += f", on {row['hosts']}"
-        parts += [str(row["reason"])] if change.verdict == "failed" else []
-        parts += _times(row["median_s"], judged.expected)
+        parts[0] += f", on {row.hosts}"
+        parts += [str(row.reason)] if change.verdict == "failed" else []
+        parts += _times(row.median_s, judged.expected)
     return "; ".join([*parts, *([judged.note] if judged.note else [])])
 
 
@@ -127,7 +127,7 @@ def _undecided_lines(judged: Sequence[JudgedCase]) -> list[str]:
     unmeasured = [each for each in undecided if len(each.history.healthy) >= LEAST_HEALTHY]
     if unmeasured:
         rows = [each.row for each in unmeasured if each.row is not None]
-        reasons = {str(row["reason"]) for row in rows if row["reason"]}
+        reasons = {str(row.reason) for row in rows if row.reason}
         why = f": {'; '.join(sorted(reasons))}" if reasons else ""
         lines.append(
             f"undecided: {plural(len(unmeasured), 'case was', 'cases were')} not measured{why}"

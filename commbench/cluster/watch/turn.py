@@ -47,9 +47,9 @@ from commbench.cluster.watch.text import turn_lines
 from commbench.config.settings import Job
 from commbench.core.errors import ConfigError
 from commbench.core.secrets import recorded_override
-from commbench.core.states import Row
 from commbench.core.terminal import Terminal, paragraphs
-from commbench.results.load import find_runs, read_rows, row_dicts
+from commbench.results.load import find_runs, read_case_rows
+from commbench.results.row import Row
 from commbench.results.run_folder import replace_file
 from commbench.runtime.rank_server import stop_rank_server
 
@@ -130,15 +130,16 @@ def _histories(
     in_store = {run.path.name for run in own}
     healthy: dict[str, list[HealthyLaunch]] = {}
     for run in own:
+        day = day_of(run.record.get("started_at"))
         for row in run.rows:
-            healthy.setdefault(suite_key(row), []).extend(launches_of(row, day_of(run.record)))
+            healthy.setdefault(suite_key(row), []).extend(launches_of(row, day))
     aside: dict[str, list[HealthyLaunch]] = {}
     for row in rows_aside:
         key = suite_key(row)
-        run_id = str(row["run_id"])
+        run_id = row.run_id
         is_later = key not in state.changes and run_id > state.ended.get(key, "")
         if is_later and run_id not in in_store:
-            aside.setdefault(key, []).extend(launches_of(row, day_of(row)))
+            aside.setdefault(key, []).extend(launches_of(row, day_of(row.started_at)))
     return {
         key: CaseHistory(
             tuple(healthy.get(key, ())), tuple(aside.get(key, ())), state.changes.get(key)
@@ -151,13 +152,13 @@ def _rows_aside(options: WatchOptions) -> list[Row]:
     """The rows of the last runs that were kept out of the store; damaged runs are left out."""
     folders = [folder for folder in (options.changed, options.quarantine) if folder.is_dir()]
     runs = sorted((run for each in folders for run in find_runs(each)), key=lambda run: run.name)
-    return list(row_dicts(read_rows(runs[-MOST_ASIDE:], skip_damaged=True))) if runs else []
+    return read_case_rows(runs[-MOST_ASIDE:], skip_damaged=True) if runs else []
 
 
 def _last_name(baseline: Sequence[StoredRun], rows_aside: Sequence[Row], state: WatchState) -> str:
     """Of all runs that this turn is judged by. Turns are named in their order, whatever the clock
     says."""
-    aside = (str(row["run_id"]) for row in rows_aside)
+    aside = (row.run_id for row in rows_aside)
     return max([*(run.path.name for run in baseline), *aside, *state.turns], default="")
 
 
@@ -229,17 +230,17 @@ def _turn_status(launches: Sequence[FreshLaunch], judged: Mapping[str, JudgedCas
 
 def _write_prometheus(path: Path, suite: WatchedSuite, judged: Mapping[str, JudgedCase]) -> None:
     """Raises ConfigError where the file can't be written."""
-    labels = case_labels([vars(each.case) for each in judged.values()])
+    labels = case_labels([each.case for each in judged.values()])
     cases = []
     for each, texts in zip(judged.values(), labels, strict=True):
-        row: Row = each.row or {}
+        row = each.row
         cases.append(
             WatchedCase(
                 texts,
                 each.verdict,
-                row.get("median_s"),
-                row.get("ci_low_s"),
-                row.get("ci_high_s"),
+                None if row is None else row.median_s,
+                None if row is None else row.ci_low_s,
+                None if row is None else row.ci_high_s,
                 None if each.expected is None else each.expected.low,
                 None if each.expected is None else each.expected.high,
                 len(each.history.healthy),

@@ -7,17 +7,20 @@ or left out.
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from generated_results import relaunched
+from sample_cases import case_row, measured_row
 
 import commbench
-from commbench.analysis.compare import COMPARISON_COLUMNS, NUMBER_TYPES, Rules, Side
+from commbench.analysis.ab_results import AbResult, read_ab_results
+from commbench.analysis.compare import ComparedCase, Judged, Rules, Side, SideOfCase
+from commbench.core.variables import NAMES
 from commbench.report.compare_text import (
-    AbResult,
+    ab_sentence,
     caption,
     compared_facts,
     comparison_cells,
@@ -28,47 +31,22 @@ from commbench.report.compare_text import (
     drift_text,
     launches_text,
     ran_separately,
-    read_ab_results,
     unjoined,
 )
 from commbench.report.distributions import read_raw_data
 from commbench.report.sections import sections
 from commbench.report.summary import Summary, read_results
+from commbench.stats.interval import Interval
+from commbench.stats.verdict import Comparison, Verdict
 
-VARIABLES = {
-    "benchmark": "all_reduce",
-    "layout": "1x2",
-    "message_bytes": 8,
-    "elements": 2,
-    "env": "none",
-}
-JUDGED = {
-    "sides": "both",
-    "base_launches": 4,
-    "new_launches": 4,
-    "base_unmeasured": 0,
-    "new_unmeasured": 0,
-    "base_median_s": 1e-6,
-    "new_median_s": 1.2e-6,
-    "ratio": 1.2,
-    "ratio_low": 1.1,
-    "ratio_high": 1.3,
-    "delta": 0.02,
-    "verdict": "SLOWER",
-    "p_value": 0.03,
-    "p_holm": 0.03,
-}
-FASTER = (
-    {"ratio": 0.8, "ratio_low": 0.79, "ratio_high": 0.81},
-    {"ratio": 0.7, "ratio_low": 0.695, "ratio_high": 0.705},
-)
-EMPTY: dict[str, Any] = dict.fromkeys(JUDGED) | {
-    "sides": "both",
-    "base_launches": 4,
-    "new_launches": 0,
-    "base_unmeasured": 0,
-    "new_unmeasured": 4,
-}
+LAUNCH = measured_row("all_reduce")
+FOUR = SideOfCase(launches=(LAUNCH,) * 4)
+EMPTY = {"new": SideOfCase(unmeasured=4), "judged": None}
+ONLY_IN_NEW = {"base": SideOfCase(), "judged": None}
+FASTER = [
+    {"verdict": "FASTER", "ratio": (0.8, 0.79, 0.81)},
+    {"verdict": "FASTER", "ratio": (0.7, 0.695, 0.705)},
+]
 SIMULATED = (
     "backend=simulated",
     "writer=[parquet]",
@@ -82,15 +60,33 @@ SLOW = "backend.model.latency_s=4e-6"
 AB_LAUNCHES = 6
 
 
-def frame(*rows: dict[str, Any]) -> pd.DataFrame:
-    """Rows of 8, 9, 10 ... B."""
-    sized = [
-        VARIABLES | {"message_bytes": 8 + index} | JUDGED | row for index, row in enumerate(rows)
-    ]
-    return pd.DataFrame(sized, columns=list(COMPARISON_COLUMNS)).astype(NUMBER_TYPES)
+def judged(
+    verdict: Verdict = "SLOWER",
+    ratio: tuple[float, ...] = (1.2, 1.1, 1.3),
+    base_s: float = 1e-6,
+    launches: int = 4,
+    **tails: float,
+) -> Judged:
+    """`ratio`: with or without the ends of its interval."""
+    interval = Interval(*ratio, n=launches, of="launches")
+    comparison = Comparison(base_s, 1.2e-6, interval, 0.03, math.inf, (launches, launches))
+    return Judged(comparison, 0.02, 0.03, verdict, **tails)
 
 
-def row_of(text: str, message: str) -> list[str]:
+def compared(*cases: dict[str, Any]) -> list[ComparedCase]:
+    """SLOWER cases of 8, 9, 10 ... B, with these variables, sides, and arguments of judged()."""
+    return [_compared(**{"message_bytes": 8 + index} | case) for index, case in enumerate(cases)]
+
+
+def _compared(base: SideOfCase = FOUR, new: SideOfCase = FOUR, **values: Any) -> ComparedCase:
+    variables = {name: values.pop(name) for name in NAMES if name in values}
+    known = {"benchmark": "all_reduce", "layout": "1x2", "elements": 2, "in_place": None}
+    case = case_row(**known | variables)
+    result = values.pop("judged") if "judged" in values else judged(**values)
+    return ComparedCase(case, base, new, result)
+
+
+def line_of(text: str, message: str) -> list[str]:
     return next(line for line in text.splitlines() if f" {message} " in line).split()
 
 
@@ -99,11 +95,11 @@ def row_of(text: str, message: str) -> list[str]:
     [
         ([{}], "1 of 1 case SLOWER, the worst all_reduce 1x2 8 B: 1.200 x ±8%"),
         (
-            [{}, {"ratio": 1.234}, {"verdict": "SAME"}],
+            [{}, {"ratio": (1.234, 1.1, 1.3)}, {"verdict": "SAME"}],
             "2 of 3 cases SLOWER, the worst all_reduce 1x2 9 B: 1.234 x -11 +5%; 1 SAME",
         ),
         (
-            [{"verdict": "FASTER", **faster} for faster in FASTER],
+            FASTER,
             "2 of 2 cases FASTER, the best all_reduce 1x2 9 B: 0.700 x ±0.8%",
         ),
         ([{"verdict": "UNDECIDED"}] * 3, "3 of 3 cases UNDECIDED"),
@@ -115,13 +111,13 @@ def row_of(text: str, message: str) -> list[str]:
             [EMPTY, {}],
             "1 of 2 cases SLOWER, the worst all_reduce 1x2 9 B: 1.200 x ±8%; 1 without a number",
         ),
-        ([{}, {"sides": "base"}], "1 of 1 case SLOWER"),
+        ([{}, {"new": SideOfCase(), "judged": None}], "1 of 1 case SLOWER"),
         (
-            [{"verdict": "FASTER", "stream_threads": "each"} | FASTER[0]],
+            [{"stream_threads": "each"} | FASTER[0]],
             "1 of 1 case FASTER, the best all_reduce 1x2 8 B: bandwidth 1.250 x ±1%",
         ),
         (
-            [{"window": 64, "ratio": 1.25, "ratio_low": None}],
+            [{"window": 64, "ratio": (1.25,)}],
             "1 of 1 case SLOWER, the worst all_reduce 1x2 8 B: bandwidth 0.800 x",
         ),
     ],
@@ -129,14 +125,14 @@ def row_of(text: str, message: str) -> list[str]:
 def test_the_sentence_counts_every_case_of_both_sides(
     rows: list[dict[str, Any]], sentence: str
 ) -> None:
-    assert comparison_summary(frame(*rows)).startswith(sentence)
+    assert comparison_summary(compared(*rows)).startswith(sentence)
 
 
 def test_a_column_has_one_unit_and_a_cell_without_a_number_a_dash() -> None:
     text = comparison_table(
-        frame({"p99_ratio": 2.5}, EMPTY, {"verdict": "UNDECIDED"}),
+        compared({"p99_ratio": 2.5}, EMPTY, {"verdict": "UNDECIDED"}),
     )
-    assert row_of(text, "8")[1:] == [
+    assert line_of(text, "8")[1:] == [
         "8",
         "4",
         "/",
@@ -153,7 +149,7 @@ def test_a_column_has_one_unit_and_a_cell_without_a_number_a_dash() -> None:
         "2.500",
         "x",
     ]
-    assert row_of(text, "9")[1:] == [
+    assert line_of(text, "9")[1:] == [
         "9",
         "4",
         "/",
@@ -161,11 +157,13 @@ def test_a_column_has_one_unit_and_a_cell_without_a_number_a_dash() -> None:
         *"-" * 8,
     ]
     assert "p99" in text and "p95" not in text
-    assert text.splitlines()[1].split() == ["message", "BASE", "median", "NEW", "median"]
-    assert text.splitlines()[2].split()[:6] == ["benchmark", "B", "launches", "us", "us", "NEW"]
+    lines = text.splitlines()
+    (units,) = (number for number, line in enumerate(lines) if line.startswith("benchmark"))
+    assert lines[units - 1].split() == ["message", "BASE", "median", "NEW", "median"]
+    assert lines[units].split()[:6] == ["benchmark", "B", "launches", "us", "us", "NEW"]
     assert (
-        row_of(
-            comparison_table(frame({"base_median_s": 1.5, "message_bytes": 2**22})),
+        line_of(
+            comparison_table(compared({"base_s": 1.5, "message_bytes": 2**22})),
             "4194304",
         )[5]
         == "1500000"
@@ -173,47 +171,47 @@ def test_a_column_has_one_unit_and_a_cell_without_a_number_a_dash() -> None:
 
 
 def test_the_caption_says_that_a_latency_is_half_a_round_trip() -> None:
-    latency = caption(frame({"benchmark": "p2p_latency"}), Rules())
+    latency = caption(compared({"benchmark": "p2p_latency"}), Rules())
     assert any("half a round trip" in line for line in latency)
-    assert not any("half a round trip" in line for line in caption(frame({}), Rules()))
+    assert not any("half a round trip" in line for line in caption(compared({}), Rules()))
 
 
 def test_the_caption_explains_the_verdicts_that_occur() -> None:
-    lines = caption(frame({}, {"verdict": "SUSPECT"}), Rules())
+    lines = caption(compared({}, {"verdict": "SUSPECT"}), Rules())
     assert [line.partition(":")[0] for line in lines if line.isupper() or line[:2].isupper()] == [
         "NEW / BASE, p95, p99",
         "SLOWER",
         "SUSPECT",
     ]
     assert any("Mann-Whitney" in line for line in lines)
-    assert any("signed-rank" in line for line in caption(frame({}), Rules(paired=True)))
+    assert any("signed-rank" in line for line in caption(compared({}), Rules(paired=True)))
 
 
 def test_launches_that_can_not_decide_so_many_cases_are_said() -> None:
-    few = frame(*[{"base_launches": 6, "new_launches": 6}] * 10)
+    six = SideOfCase(launches=(LAUNCH,) * 6)
+    few = compared(*[{"base": six, "new": six}] * 10)
     paired = Rules(paired=True)
     assert caption(few, paired)[-1] == launches_text(6, 10, paired=True)
     assert "at least 9 are needed" in launches_text(6, 10, paired=True)
     assert launches_text(9, 10, paired=True) == ""
-    result = AbResult(Path("ab"), ("streams=4",), (), paired, few)
-    assert result.sentence() == "ab: NEW is BASE with streams=4; 6 launches of each side in turn."
+    result = AbResult(Path("ab"), ("streams=4",), (), paired, tuple(few))
+    assert ab_sentence(result) == "ab: NEW is BASE with streams=4; 6 launches of each side in turn."
 
 
 def test_variables_that_tell_cases_apart_are_columns() -> None:
-    text = comparison_table(
-        frame({"dtype": "float32", "pair": "0-1"}, {"dtype": "int32", "pair": "0-1"})
+    shared, headings, _ = comparison_cells(
+        compared({"dtype": "float32", "pair": "0-1"}, {"dtype": "int32", "pair": "0-1"})
     )
-    title, _, headings, *_ = text.splitlines()
-    assert title == "layout 1x2, pair 0-1"
-    assert headings.split()[:3] == ["benchmark", "dtype", "B"]
+    assert {"layout 1x2", "pair 0-1"} <= set(shared.split(", "))
+    assert headings[:3] == ["benchmark", "dtype", "message\nB"]
 
 
 def test_nothing_is_listed_where_all_is_used() -> None:
-    assert unjoined(frame({})) == []
-    many = frame({}, *[{"sides": "new"}] * 30)
+    assert unjoined(compared({})) == []
+    many = compared({}, *[ONLY_IN_NEW] * 30)
     assert unjoined(many)[0] == "only in NEW: 30 cases"
     assert unjoined(many)[-1] == "  and 10 more"
-    assert unjoined(frame(EMPTY)) == [
+    assert unjoined(compared(EMPTY)) == [
         "launches not used: 1 case", "  all_reduce 1x2 8 B (BASE 0, NEW 4: no reason)",
     ]  # fmt: skip
 
@@ -296,16 +294,16 @@ def test_long_values_are_cut() -> None:
     ],
 )
 def test_what_would_decide_is_said(ends: tuple[float, float], advice: str) -> None:
-    row = {"verdict": "UNDECIDED", "ratio": 1.0, "ratio_low": ends[0], "ratio_high": ends[1]}
-    assert advice in caption(frame(row), Rules())
-    assert not any(line.startswith("to decide") for line in caption(frame({}), Rules()))
+    row = {"verdict": "UNDECIDED", "ratio": (1.0, *ends)}
+    assert advice in caption(compared(row), Rules())
+    assert not any(line.startswith("to decide") for line in caption(compared({}), Rules()))
 
 
 def test_a_difference_of_launches_that_were_not_taken_in_turn_says_so() -> None:
     hours = [run(f"2026-01-01T0{hour}") for hour in range(4)]
-    slower, same = frame({}), frame({"verdict": "SAME"})
+    slower, same = compared({}), compared({"verdict": "SAME"})
     first, last, even, odd = (
-        Side(name, slower, tuple(runs))
+        Side(name, (), tuple(runs))
         for name, runs in (
             ("a", hours[:2]),
             ("b", hours[2:]),
@@ -351,11 +349,12 @@ def test_it_is_found_from_above_and_from_a_side(
     assert problems == []
     changed = f"{SLOW} instead of {FAST}"
     assert (
-        result.sentence()
+        ab_sentence(result)
         == f"ab: NEW is BASE with {changed}; {AB_LAUNCHES} launches of each side in turn."
     )
-    assert result.summary() == "2 of 2 cases SUSPECT, the worst all_reduce 1x2 8 B: 2.000 x ±0%."
-    _, heads, rows = comparison_cells(result.frame)
+    suspect = "2 of 2 cases SUSPECT, the worst all_reduce 1x2 8 B: 2.000 x ±0%"
+    assert comparison_summary(result.cases) == suspect
+    _, heads, rows = comparison_cells(result.cases)
     # p = 0.06 of 2 cases
     assert [dict(zip(heads, row, strict=True))["verdict"] for row in rows] == ["SUSPECT"] * 2
 
@@ -386,15 +385,13 @@ def test_a_damaged_folder_is_left_out_and_named(tmp_path: Path, text: str) -> No
 
 
 def test_a_change_between_two_days_says_what_days_alone_may_be() -> None:
-    changes = [("SLOWER", 1.05, 1.08), ("FASTER", 0.8, 1.09), ("SAME", 1.0, 1.2)]
-    rows = [
-        dict.fromkeys(COMPARISON_COLUMNS)
-        | {"verdict": verdict, "ratio": ratio, "day_ratio": day_ratio}
-        for verdict, ratio, day_ratio in changes
-    ]
-    frame = pd.DataFrame(rows, columns=list(COMPARISON_COLUMNS)).astype(NUMBER_TYPES)
-    assert days_apart(frame) == [
+    changes = compared(
+        {"verdict": "SLOWER", "ratio": (1.05,), "day_ratio": 1.08},
+        {"verdict": "FASTER", "ratio": (0.8,), "day_ratio": 1.09},
+        {"verdict": "SAME", "ratio": (1.0,), "day_ratio": 1.2},
+    )
+    assert days_apart(changes) == [
         "BASE and NEW are of different days, which alone may differ by up to 9 %: 1 of 2 changes"
         " are within that; commbench ab measures both in turn"
     ]
-    assert days_apart(frame[frame["verdict"] == "SAME"]) == []
+    assert days_apart(changes[2:]) == []

@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sample_cases import case_row
 
 from commbench.cluster.acceptance.machine_facts import gpu_problems
 from commbench.cluster.acceptance.node_verdicts import Acceptance, newest_runs, stage_of
 from commbench.cluster.acceptance.verdict import NodeVerdict, StageName
 from commbench.cluster.acceptance.verdict_text import acceptance_section
 from commbench.core.terminal import Terminal
-from commbench.core.variables import NAMES
+from commbench.results.row import Row
 
 NODES = 6
 FACTS = {
@@ -56,9 +57,8 @@ def record(stage: str, layout: str = f"{NODES}x2", **more: Any) -> dict[str, Any
     }
 
 
-def row(stage: str, node: int | None = None, median_s: float = 1e-3, **more: Any) -> dict[str, Any]:
-    return {
-        **dict.fromkeys(NAMES),
+def row(stage: str, node: int | None = None, median_s: float = 1e-3, **more: Any) -> Row:
+    values = {
         "run_id": stage,
         "case_id": f"{stage}{node}",
         "benchmark": "all_reduce",
@@ -69,10 +69,9 @@ def row(stage: str, node: int | None = None, median_s: float = 1e-3, **more: Any
         "reason": None,
         "median_s": median_s,
         "ci_low_s": median_s,
-        "warnings": [],
         "busbw_gb_per_s": 1.0,
-        **more,
     }
+    return case_row(**values | more)
 
 
 def healthy() -> Acceptance:
@@ -91,7 +90,7 @@ def with_run(stage: str, **more: Any) -> Acceptance:
     return replace(whole, runs={**whole.runs, stage: [record(stage, **more)]})
 
 
-def with_rows(stage: str, rows: list[dict[str, Any]]) -> Acceptance:
+def with_rows(stage: str, rows: list[Row]) -> Acceptance:
     whole = healthy()
     return replace(whole, rows={**whole.rows, stage: rows})
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from composed import settings_of
+from sample_cases import case_row
 
 from commbench.cluster.search.bad_nodes import Cluster
 from commbench.cluster.search.node_rounds import Meetings
@@ -19,6 +20,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.measure.plan import plan
 from commbench.measure.plan_facts import PlanFacts
+from commbench.results.row import Row
 from commbench.runtime.control import hosted_world
 
 FACTS = PlanFacts(memory_bytes=2**36, cache_bytes=2**25, cores=8)
@@ -40,18 +42,21 @@ def world_of(nodes: int) -> World:
     return hosted_world(nodes, 1)[0]
 
 
-def row(source: int, destination: int, medians_s: list[float], **more: Any) -> dict[str, Any]:
-    plain = {"status": "ok", "order": 3, "window": 16}
-    return (
-        plain | {"source": source, "destination": destination, "visit_medians_s": medians_s} | more
-    )
+def row(source: int, destination: int, medians_s: list[float], **more: Any) -> Row:
+    values = {
+        "status": "ok",
+        "order": 3,
+        "window": 16,
+        "median_s": medians_s[0] if medians_s else None,
+    } | more
+    return case_row(source=source, destination=destination, visit_medians_s=medians_s, **values)
 
 
 def search_of(settings: Settings, nodes: int) -> NodeSearch:
     return NodeSearch(settings, world_of(nodes), FACTS, len(plan(settings, world_of(nodes), FACTS)))
 
 
-def rows_of(cases: Iterable[Planned], visits: int = 1) -> list[dict[str, Any]]:
+def rows_of(cases: Iterable[Planned], visits: int = 1) -> list[Row]:
     """What these cases leave where each takes 1 us."""
     return [
         row(*map(int, pair.split("-")), [1e-6] * visits, window=planned.case.window)

@@ -27,6 +27,7 @@ from commbench.cluster.watch.changes import (
     verdict_after_fresh,
 )
 from commbench.cluster.watch.state import KnownChange, WatchVerdict
+from commbench.results.row import Row
 
 RULE = WatchRule(cases=1, delta=0.02)
 
@@ -38,7 +39,7 @@ def healthy_of(*medians_s: float, first: int = 0) -> list[HealthyLaunch]:
     ]
 
 
-def row_of(median_s: float | None, status: str = "ok") -> dict[str, Any]:
+def row_of(median_s: float | None, status: str = "ok") -> Row:
     return case_row(run_id="new", hosts="node1", status=status, median_s=median_s)
 
 

@@ -16,6 +16,7 @@ from commbench.cluster.watch.prometheus import (
     metrics_text,
 )
 from commbench.cluster.watch.state import WATCH_VERDICTS
+from commbench.core.variables import Case
 
 SAMPLE = re.compile(
     r'(?P<name>[a-z_]+)\{(?P<labels>[a-z_]+="(?:[^"\\\n]|\\["\\n])*"'
@@ -39,8 +40,8 @@ def samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
     return read
 
 
-def values(**differing: Any) -> dict[str, Any]:
-    return vars(replace(CASE, **differing))
+def values(**differing: Any) -> Case:
+    return replace(CASE, **differing)
 
 
 def test_each_metric_has_its_help_and_type_right_above_its_samples() -> None:
