@@ -173,7 +173,7 @@ def _tables(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
 
 def _table_title(point: Point, others: Sequence[Point]) -> str:
     """The variables in which the tables of a benchmark differ; empty for its only one."""
-    names = [name for name in point if any(getattr(other, name) != point[name] for other in others)]
+    names = [name for name in point if any(other[name] != point[name] for other in others)]
     values = setting_texts(point, names)
     return ", ".join([str(point["benchmark"]), *values]) if values else ""
 

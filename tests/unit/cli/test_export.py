@@ -24,13 +24,14 @@ from commbench.cli.export import export as command
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.results.columns import CASES, COUNTERS, SAMPLES, SCHEMA_VERSION
 from commbench.results.parquet import Parquet
-from commbench.results.row import plain_values
+from commbench.results.row import Row
+from commbench.results.writer import Entry
 
 STARTED = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=timezone.utc)
 RUN = {"schema_version": SCHEMA_VERSION, "run_id": "r", "cases": 2}
 
 
-def case(case_id: str, **more: Any) -> dict[str, Any]:
+def case(case_id: str, **more: Any) -> Row:
     values = {
         "run_id": "r",
         "case_id": case_id,
@@ -47,7 +48,7 @@ def case(case_id: str, **more: Any) -> dict[str, Any]:
         "cache": "warm",
         "elements": 2,
     }
-    return plain_values(case_row(**values | more))
+    return case_row(**values | more)
 
 
 @pytest.fixture
@@ -79,8 +80,8 @@ def folder(tmp_path: Path) -> Path:
         "label": "=1+1",
         "warnings": ["overhead", "skewed"],
     }
-    writer.cases([(case("a", env={"B": "2", "A": "=1"}, **measured), samples, counters)])
-    writer.cases([(case("b", status="skipped", reason='a, "b"\nc', order=-3), {}, {})])
+    writer.cases([Entry(case("a", env={"B": "2", "A": "=1"}, **measured), samples, counters)])
+    writer.cases([Entry(case("b", status="skipped", reason='a, "b"\nc', order=-3))])
     writer.end(RUN)
     return path
 

@@ -259,7 +259,7 @@ def test_another_torch_of_the_systems_python_is_said_above_the_table() -> None:
 # ---------------------------------------------------------------- flags
 
 
-def flagged(flags: dict[int, list[str]], **more: Any) -> list[dict[str, Any]]:
+def flagged(flags: dict[int, list[str]], **more: Any) -> list[Row]:
     return [row(message_bytes=size, warnings=warnings, **more) for size, warnings in flags.items()]
 
 
@@ -296,7 +296,7 @@ def test_a_fallback_is_told_once_above_the_table_with_its_reason() -> None:
 def test_settings_are_told_above_the_table() -> None:
     idle = {"name": "btl_tcp_link", "value": "4", "source": "environment", "problem": "unknown"}
     set_ones = [idle, {"name": "pml", "value": "ob1", "source": "environment"}]
-    text = run_text(replace(RUN, settings=set_ones), [row()], Terminal(width=WIDTH))
+    text = run_text({**RUN, "settings": set_ones}, [row()], Terminal(width=WIDTH))
     assert "without effect: btl_tcp_link=4 (environment): unknown\n" in text
     assert "in effect: pml=ob1 (environment)\n" in text
 
@@ -385,7 +385,7 @@ def test_a_signal_does_not_wait_for_a_long_table(
         console = Console()
         console.begin(run, str(tmp_path))
         for number, each in enumerate(matrix(40)):
-            console.cases([Entry(each | {"case_id": str(number)})])
+            console.cases([Entry(replace(each, case_id=str(number)))])
         console.end(run | {"status": status})
         printed = capsys.readouterr().out
         assert (len(printed.splitlines()) < 4) == (note in printed) == (status == "interrupted")
@@ -408,7 +408,7 @@ def test_results_are_named_where_there_are_some(
 ) -> None:
     if stored:
         (tmp_path / "run.json").touch()
-    run = replace(RUN, folder=str(tmp_path))
+    run = {**RUN, "folder": str(tmp_path)}
     writer = Console()
     writer.begin(run, str(tmp_path))
     writer.cases([Entry(replace(row(), case_id="c"))])
@@ -673,7 +673,7 @@ def test_the_first_pass_is_shown_on_a_terminal_if_the_rest_takes_long(
 
 
 def test_a_stream_is_at_full_speed_at_the_end_of_its_first_interval_there() -> None:
-    soak = row(benchmark="stream", pair="0-1", run_id="r") | dict.fromkeys(RAMP, 1.0)
+    soak = row(benchmark="stream", pair="0-1", run_id="r", **dict.fromkeys(RAMP, 1.0))
     run = RUN | {"run_id": "r", "config": {"timing": {"interval_s": 0.1}}}
     (line,) = re.findall("^1x8 0-1 .*", run_text(run, [soak], Terminal(WIDTH)), re.MULTILINE)
     assert line.split()[-3] == "1.1"
@@ -681,12 +681,15 @@ def test_a_stream_is_at_full_speed_at_the_end_of_its_first_interval_there() -> N
 
 @pytest.mark.parametrize(("streams", "every"), [(1, False), (2, False), (2, True)])
 def test_the_intervals_of_several_streams_are_shown_on_request(streams: int, every: bool) -> None:
-    rows = [
-        row(benchmark="stream", case_id=str(number), pair=f"{number}-1", message_bytes=16384)
-        | {"timing": "soak", "headline": "receiver", "operations_per_sample": 1}
-        | dict.fromkeys(RAMP, 1.0)
-        for number in range(streams)
-    ]
+    soak: dict[str, Any] = {
+        "benchmark": "stream",
+        "message_bytes": 16384,
+        "timing": "soak",
+        "headline": "receiver",
+        "operations_per_sample": 1,
+        **dict.fromkeys(RAMP, 1.0),
+    }
+    rows = [row(case_id=str(number), pair=f"{number}-1", **soak) for number in range(streams)]
     lines_of = {each.case_id: time_line(each) for each in rows}
     for line in lines_of.values():
         names = ["interval.repetitions", "interval.busy_s"] * 3

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from generated_results import SIZES, run_of
 
@@ -13,6 +14,7 @@ from commbench.analysis.combined import combine_runs
 from commbench.report.numbers import headline_table, number_sections
 from commbench.report.section import Section
 from commbench.report.summary import read_results
+from commbench.results.row import Row
 
 
 @pytest.fixture(scope="module")
@@ -22,12 +24,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [run_of(folder, number) for number in range(7)]
 
 
-def cases_of(chosen: list[Path], benchmark: str | None = None, **changed: Any) -> pd.DataFrame:
-    return read_results(chosen, benchmark).cases.assign(**changed)
+def cases_of(chosen: list[Path], benchmark: str | None = None, **changed: Any) -> list[Row]:
+    return [replace(row, **changed) for row in read_results(chosen, benchmark).rows]
 
 
-def sections_of(*cases: pd.DataFrame) -> list[Section]:
-    return list(number_sections(combine_runs(pd.concat(cases, ignore_index=True))))
+def sections_of(*cases: list[Row]) -> list[Section]:
+    return list(number_sections(combine_runs(list(chain.from_iterable(cases)))))
 
 
 def test_sizes_are_down_and_what_distinguishes_is_across(runs: list[Path]) -> None:
@@ -42,9 +44,11 @@ def test_sizes_are_down_and_what_distinguishes_is_across(runs: list[Path]) -> No
 def test_columns_are_sorted_as_numbers(runs: list[Path]) -> None:
     cases = cases_of(runs[:1], "p2p_latency")
     several = [
-        cases.assign(streams=count, case_id=cases.case_id + str(count)) for count in (16, 1, 2)
+        replace(row, streams=count, case_id=f"{row.case_id}{count}")
+        for count in (16, 1, 2)
+        for row in cases
     ]
-    (section,) = sections_of(*several)
+    (section,) = sections_of(several)
     assert list(section.tables[0].heads) == ["size", "streams 1", "streams 2", "streams 16"]
 
 
@@ -65,10 +69,13 @@ def test_a_collective_has_its_bus_bandwidth_and_a_window_its_rate(runs: list[Pat
 def test_windows_at_the_same_sizes_are_columns_and_one_that_shrinks_is_not(
     runs: list[Path],
 ) -> None:
-    cases = cases_of(runs[:1], "p2p_latency").assign(benchmark="p2p_bandwidth")
-    sizes = cases.message_bytes
-    many = cases.assign(window=[64] * 9 + [16], case_id=cases.case_id + "64")
-    few = cases.assign(window=16, case_id=cases.case_id + "16")[sizes < sizes.max()]
+    cases = [replace(row, benchmark="p2p_bandwidth") for row in cases_of(runs[:1], "p2p_latency")]
+    windows = [64] * 9 + [16]
+    many = [
+        replace(row, window=window, case_id=f"{row.case_id}64")
+        for row, window in zip(cases, windows, strict=True)
+    ]
+    few = [replace(row, window=16, case_id=f"{row.case_id}16") for row in cases[:-1]]
     (both,) = sections_of(many, few)
     heads = ["size", "gloo python window 16", "gloo python window 64"]
     assert list(both.tables[0].heads) == heads
@@ -100,18 +107,28 @@ def test_large_tables_and_those_after_the_third_are_folded(runs: list[Path]) -> 
 
 
 def test_the_headline_has_each_number_once_and_the_fastest(runs: list[Path]) -> None:
-    times = [10e-6] * 10 + [1e-6] * 10
-    changed = {"median_s": times, "ci_low_s": times, "ci_high_s": times}
-    latency = headline_table(combine_runs(cases_of(runs[:2], "p2p_latency", **changed)))
+    def cases(benchmark: str) -> list[Row]:
+        planted = zip(runs[:2], (10e-6, 1e-6), (1.0, 2.0), strict=True)
+        return [
+            row
+            for run, median_s, busbw in planted
+            for row in cases_of(
+                [run],
+                benchmark,
+                median_s=median_s,
+                ci_low_s=median_s,
+                ci_high_s=median_s,
+                busbw_gb_per_s=busbw if benchmark == "all_reduce" else None,
+            )
+        ]
+
+    latency = headline_table(combine_runs(cases("p2p_latency")))
     heads = ["operation", "message", "gloo python", "mpi native", "fastest in this run"]
     assert list(latency.heads) == heads
     numbers = ("10.0 us ±0%", "1.00 us ±0%", "mpi 1x2 (native)")
     ends = [("p2p_latency", "8 B", *numbers), ("p2p_latency", "2 MiB", *numbers)]
     assert list(latency.rows) == ends
-    rates = {"busbw_gb_per_s": [1.0] * 10 + [2.0] * 10}
-    last = headline_table(combine_runs(cases_of(runs[:2], "all_reduce", **changed, **rates))).rows[
-        1
-    ]
+    last = headline_table(combine_runs(cases("all_reduce"))).rows[1]
     assert last == ("all_reduce", "2 MiB", "1.00 GB/s ±0%", "2.00 GB/s ±0%", "mpi 1x2 (native)")
 
 
@@ -125,8 +142,6 @@ def test_many_lines_are_a_column_for_each_backend_with_its_best(runs: list[Path]
 
 
 def test_a_flag_of_any_run_is_one_of_the_case(runs: list[Path]) -> None:
-    cases = cases_of(runs[:1], "all_reduce")
-    first = cases.assign(warnings=[[]] * len(cases))
-    second = cases.assign(run_id="again", warnings=[["skewed"]] * len(cases))
-    combined = combine_runs(pd.concat([first, second], ignore_index=True))
-    assert {tuple(flags) for flags in combined.cases.warnings} == {("skewed",)}
+    first = cases_of(runs[:1], "all_reduce", warnings=())
+    second = cases_of(runs[:1], "all_reduce", run_id="again", warnings=("skewed",))
+    assert {row.warnings for row in combine_runs([*first, *second]).rows} == {("skewed",)}

@@ -185,7 +185,26 @@ def test_soaks_that_differ_in_their_label_have_sentences_and_figures_of_their_ow
 def test_the_round_trip_is_twice_what_a_latency_is(soaks: Path) -> None:
     summary = Summary(read_results([soaks]), is_measured_into)
     median_s = summary.soaks.rows[0].median_s
-    assert f"(round trip {format_seconds(2 * median_s)})" in summary.sentences()[0]
+    assert f"(round trip {format_seconds(2 * median_s)})" in " ".join(summary.sentences())
+
+
+@pytest.mark.parametrize(
+    ("slow", "said"),
+    [(0, "stable, within "), (3, "dipped once, to 50 % of its usual speed, at 0.2 s for 15.0 ms")],
+)
+def test_a_soak_is_stable_or_dipped_when_its_time_line_says_so(
+    tmp_path: Path, slow: int, said: str
+) -> None:
+    """Planted in the stored time line: `slow` intervals take twice as long."""
+    words = ("timing.duration_s=0.4", "timing.interval_s=0.005", f"output={tmp_path}")
+    file = commbench.run(*SOAK, *words) / "counters.parquet"
+    counters = pq.read_table(file)
+    values = counters["value"].to_numpy().copy()
+    busy = [at for at, name in enumerate(counters["name"].to_pylist()) if "busy_s" in name]
+    values[busy[40 : 40 + slow]] *= 2
+    pq.write_table(with_column(counters, "value", list(values)), file)
+    (sentence,) = Summary(read_results([tmp_path]), is_measured_into).stability()
+    assert sentence.startswith("p2p_latency 1x2 0-1 8 B over ") and said in sentence
 
 
 def test_many_pairs_come_first_with_their_symmetry(tmp_path: Path) -> None:
