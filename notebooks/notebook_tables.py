@@ -9,12 +9,12 @@ from pathlib import Path
 
 from commbench.analysis.case_names import without_shared
 from commbench.analysis.cold_start import until_full_speed
-from commbench.core.states import Row
 from commbench.core.terminal import Terminal
 from commbench.report.documents import KnownCurve, document_sections, known_curves, quiz_sections
 from commbench.report.section import report_text
 from commbench.report.streams import streams_text
 from commbench.report.summary import Summary, read_results
+from commbench.results.row import Row
 
 MOST_ROWS = 60
 

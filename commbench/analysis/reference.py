@@ -242,8 +242,8 @@ def _direction(row: Row) -> str | None:
 
 
 def _fresh_over_reused(row: Row) -> float | None:
-    first, end = (row.get(name) for name in ("first_second_gb_per_s", "end_gb_per_s"))
-    return first / end if first is not None and end else None
+    first = row.first_second_gb_per_s
+    return first / row.end_gb_per_s if first is not None and row.end_gb_per_s else None
 
 
 DERIVED_FACTS: Mapping[str, Callable[[Row], Any]] = {

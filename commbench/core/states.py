@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-Row = Mapping[str, Any]  # of a table, by column
 CaseStatus = Literal["ok", "skipped", "failed", "invalid"]
 RunStatus = Literal["running", "done", "broken", "interrupted"]
 # check: untimed
@@ -34,17 +33,7 @@ LimitKind = Literal["memory", "nvlink", "pcie", "line", "network", "told"]
 Headline = Literal["initiator", "receiver", "max_over_ranks", "max_over_senders"]
 
 
-def case_status(row: Mapping[str, Any]) -> CaseStatus:
-    status: CaseStatus = row["status"]
-    return status
-
-
 def status_of_run(run: Mapping[str, Any]) -> RunStatus | None:
     """The status in run.json; None if it could not be read."""
     status: RunStatus | None = run.get("status")
     return status
-
-
-def headline_of(row: Mapping[str, Any]) -> Headline:
-    headline: Headline = row["headline"]
-    return headline

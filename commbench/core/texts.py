@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from commbench.core.units import (
@@ -12,7 +12,7 @@ from commbench.core.units import (
     format_number,
     value_text,
 )
-from commbench.core.variables import TABLE
+from commbench.core.variables import TABLE, Variables
 
 EMPTY: tuple[Any, ...] = (None, "", {}, ())
 FIRST = ("backend", "engine")  # of each name
@@ -37,14 +37,15 @@ def microseconds_text(seconds: float | None) -> str:
 
 
 def name_of(
-    variables: Mapping[str, Any], distinguishing: Sequence[str], first: Sequence[str] = FIRST
+    variables: Variables, distinguishing: Sequence[str], first: Sequence[str] = FIRST
 ) -> str:
     """The values of `first`, then those of `distinguishing`, with the name of the variable unless
     it is in BARE."""
     order = sorted(
         (name for name in distinguishing if name not in FIRST), key=lambda name: name not in BARE
     )
-    return " ".join([*(str(variables[name]) for name in first), *setting_texts(variables, order)])
+    begin = (str(getattr(variables, name)) for name in first)
+    return " ".join([*begin, *setting_texts(variables, order)])
 
 
 def setting_text(name: str, value: Any) -> str:
@@ -53,11 +54,10 @@ def setting_text(name: str, value: Any) -> str:
     return text if name in BARE else f"{name} {text}"
 
 
-def setting_texts(variables: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+def setting_texts(variables: Variables, names: Iterable[str]) -> list[str]:
     """The settings that have a value."""
-    return [
-        setting_text(name, variables[name]) for name in names if variables.get(name) not in EMPTY
-    ]
+    values = {name: getattr(variables, name) for name in names}
+    return [setting_text(name, value) for name, value in values.items() if value not in EMPTY]
 
 
 def some_of(texts: Sequence[str], most: int) -> list[str]:

@@ -187,7 +187,7 @@ class Recorder:
     @property
     def has_measured_limits(self) -> bool:
         """Whether a row is held against a measured rate, which can be measured again."""
-        return any(_has_measured_limit(values) for values in self.rows.values())
+        return any(row.limit_kind == "memory" for row in self.rows.values())
 
     def renew_limits(self, cases: Iterable[Planned], conditions: Conditions) -> None:
         """Hold each row against the best that was measured up to the end of the run."""
@@ -196,7 +196,8 @@ class Recorder:
         for planned in cases:
             for each in single_cases(planned):
                 record = self._records.get(each.case.case_id)
-                if record and _has_measured_limit(self.rows.get(each.case.case_id, {})):
+                known = self.rows.get(each.case.case_id)
+                if record and known is not None and known.limit_kind == "memory":
                     self._write_row(each, record, conditions)
         self._flush()
 
@@ -366,10 +367,6 @@ class Recorder:
     @property
     def _launch(self) -> int:
         return len(self._run.get("starts", []))
-
-
-def _has_measured_limit(values: Mapping[str, Any]) -> bool:
-    return values.get("limit_kind") == "memory"
 
 
 def _split(cases: Visited, reasons: Collection[str]) -> tuple[Visited, Visited]:

@@ -119,7 +119,9 @@ def _ends(
     for size, quantity in dict.fromkeys([(min(sizes), shown[0]), (max(sizes), shown[-1])]):
         at_size = [each for each in named if _bytes(each[1]) == size and quantity.of(each[1])]
         # of several in a column, the best comes last and stays
-        at_size.sort(key=lambda each: float(each[1][quantity.column]), reverse=quantity is MEDIAN)
+        at_size.sort(
+            key=lambda each: float(getattr(each[1], quantity.column)), reverse=quantity is MEDIAN
+        )
         cells = {name: text_with_unit(row, quantity) for name, row in at_size}
         fastest = {
             best.best

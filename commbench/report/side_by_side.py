@@ -34,7 +34,6 @@ from commbench.core.texts import (
     EMPTY,
     message_text,
     setting_text,
-    setting_texts,
     size_text,
     span_text,
 )
@@ -174,7 +173,7 @@ def _tables(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
 def _table_title(point: Point, others: Sequence[Point]) -> str:
     """The variables in which the tables of a benchmark differ; empty for its only one."""
     names = [name for name in point if any(other[name] != point[name] for other in others)]
-    values = setting_texts(point, names)
+    values = [setting_text(name, point[name]) for name in names if point[name] not in EMPTY]
     return ", ".join([str(point["benchmark"]), *values]) if values else ""
 
 

@@ -157,7 +157,7 @@ def heading(
         for name in HEADING_VARIABLES
         if name not in columns and (name in IN_EVERY_HEADING or _varies(rows, name))
     ]
-    return comment(f"{table[0]['benchmark']}, as {program}: {_first_values(table, shown)}")
+    return comment(f"{table[0].benchmark}, as {program}: {_first_values(table, shown)}")
 
 
 def status_line(row: Row, more: str = "") -> str:
@@ -213,12 +213,9 @@ def matrix_text(matrix: Matrix, named: Sequence[str], terminal: Terminal) -> str
     """
     _, unit = matrix.quantity
     shared = matrix.shared
-    more = [
-        f"{name} {shared[name]}"
-        for name in MATRIX_VARIABLES
-        if name in named and shared[name] is not None
-    ]
-    head = f"{shared['benchmark']}, {', '.join([format_bytes(shared['message_bytes']), *more])}"
+    values = {name: getattr(shared, name) for name in MATRIX_VARIABLES if name in named}
+    more = [f"{name} {value}" for name, value in values.items() if value is not None]
+    head = f"{shared.benchmark}, {', '.join([format_bytes(shared.message_bytes), *more])}"
     what = "rate" if any(map(is_stream_soak, matrix.rows.values())) else "median"
     cells = _matrix_lines(matrix) if len(matrix.ranks) <= MAX_MATRIX_RANKS else []
     if not cells or max(map(len, cells)) > (terminal.width or WIDEST_MATRIX):

@@ -6,7 +6,7 @@ its value in measure/rows.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import datetime
 from typing import Any, Literal, get_args, get_type_hints
@@ -40,21 +40,8 @@ def _column(role: ColumnRole, meaning: str, unit: str, default: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row(Variables, Mapping[str, Any]):
+class Row(Variables):
     """A case of a run. Without a number, `reason` says why."""
-
-    # what reads rows by name of column, until it takes attributes
-    def __getitem__(self, name: str) -> Any:
-        if name not in KINDS:
-            raise KeyError(name)
-        value = getattr(self, name)
-        return dict(value) if isinstance(value, tuple) and KINDS[name] == "map" else value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(KINDS)
-
-    def __len__(self) -> int:
-        return len(KINDS)
 
     run_id: str = identity("folder of the run; sorts in the order of runs", default="")
     case_id: str = identity("hash of the independent variables; equal in every run", default="")

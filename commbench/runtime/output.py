@@ -294,7 +294,7 @@ def _ended_text(rows: Sequence[Row]) -> str:
     failed = next((row for row in rows if row.status != "ok"), None)
     first = failed or rows[0]
     if failed is not None:
-        result = f"{first['status']}: {first['reason']}"
+        result = f"{first.status}: {first.reason}"
     else:
         seconds = [row.median_s or 0.0 for row in rows]
         ends = dict.fromkeys((format_seconds(min(seconds)), format_seconds(max(seconds))))

@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from pages import rewrite
 
 import commbench
-from commbench.results.flags import FLAGS, shared_flags, warnings_of
+from commbench.results.flags import FLAGS, shared_flags
 from commbench.results.intervals import interval_of
-from commbench.results.load import row_dicts
+from commbench.results.load import rows_of_frame
 
 WORLDS = {
     "gloo": ("backend=gloo",),
@@ -62,17 +62,18 @@ def pairs(world: str, busy: bool) -> Iterator[dict[str, Any]]:
     all numbers have."""
     with tempfile.TemporaryDirectory(prefix="commbench-certainty-") as name, load(busy):
         first, second = (measured(WORLDS[world], Path(name) / side) for side in ("a", "b"))
-    shared = shared_flags(row_dicts(first))
+    rows = rows_of_frame(first)
+    shared = shared_flags(rows)
     again_s = dict(zip(second["case_id"], second["median_s"], strict=True))
-    for row in row_dicts(first):
+    for row in rows:
         number = interval_of(row)
-        other_s = again_s.get(row["case_id"])
+        other_s = again_s.get(row.case_id)
         if number is not None and number.value and other_s:
             yield {
                 "world": world,
                 "busy": busy,
                 "certainty": number.certainty,
-                "flags": warnings_of(row) - shared,
+                "flags": set(row.warnings) - shared,
                 "moved": abs(np.log(other_s / number.value)),
             }
 

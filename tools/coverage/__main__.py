@@ -31,7 +31,7 @@ from pages import put_row
 
 import commbench
 from commbench.results.intervals import interval_of
-from commbench.results.load import row_dicts
+from commbench.results.load import rows_of_frame
 from commbench.stats.difference import Measured, differ
 
 SIZES = range(320, 640, 8)
@@ -122,8 +122,8 @@ def measured(library: str, benchmark: str, timing: str, folder: Path) -> tuple[p
 def _times(cases: pd.DataFrame) -> list[Measured]:
     """What the report compares, of each case."""
     return [
-        Measured(median, (median.value,), row["run_id"])
-        for row in row_dicts(cases)
+        Measured(median, (median.value,), row.run_id)
+        for row in rows_of_frame(cases)
         if (median := interval_of(row)) is not None
     ]
 

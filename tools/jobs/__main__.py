@@ -26,7 +26,7 @@ from commbench.replay.replay_times import replay_times
 from commbench.replay.scaling import scaled
 from commbench.replay.training_job import training_job
 from commbench.replay.workload_file import parse_workload
-from commbench.results.load import read_rows, row_dicts
+from commbench.results.load import read_case_rows
 from commbench.stats.interval import Interval
 
 HERE = Path(__file__).parent
@@ -128,9 +128,9 @@ def replayed(job: str, ranks: int, folder: Path) -> JobTimes:
     )
     (stored,) = results.glob("*/job.json")
     workload = parse_workload(stored.read_text(), str(stored))
-    rows = row_dicts(read_rows([results]))
+    rows = read_case_rows([results])
     times = replay_times(rows, scaled(workload, ranks))
-    (computing,) = (row["case_id"] for row in rows if row["gaps"] == "matmul")
+    (computing,) = (row.case_id for row in rows if row.gaps == "matmul")
     traced_s = workload.job_s
     one_by_one = times.alone_sum
     beside_s = profiled_s(profiles / f"replay-{computing}", workload.steps)

@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from pathlib import Path
@@ -51,6 +51,7 @@ from commbench.measure.visit_setup import VisitSetup
 from commbench.measure.visits import CaseRecord, Visit
 from commbench.results.load import load_run
 from commbench.results.parquet import Parquet
+from commbench.results.writer import Entry
 from commbench.runtime.control import StoreControl, hosted_world, join_nodes
 from commbench.runtime.heartbeat import Progress
 
@@ -266,11 +267,11 @@ def record(job: Planned, outcome: Samples, world: World) -> None:
     (part,) = row_samples(job, outcome, "scale", 1)
     now = datetime.now(timezone.utc)
     visited.add(Visit.of(part.times).measured(part, outcome, now, 0.0))
-    values = row(RowFacts(job, around), job.case, visited) | {"run_id": "scale"}
+    made = replace(row(RowFacts(job, around), job.case, visited), run_id="scale")
     with tempfile.TemporaryDirectory() as folder:
         writer = Parquet()
         writer.begin({"run_id": "scale"}, folder)
-        writer.cases([(values, part.table, {})])
+        writer.cases([Entry(made, part.table)])
         writer.end({"run_id": "scale"})
         assert (Path(folder) / "samples.parquet").exists()
 
