@@ -44,7 +44,8 @@ def run_of(folder: Path, cases: int) -> dict[str, Any]:
 
 
 def row_of(status: str, size: int) -> dict[str, Any]:
-    texts = {column.name: "x" for column in CASES if column.kind == "text"} | {"layout": "1x2"}
+    texts = {column.name: "x" for column in CASES if column.kind == "text"}
+    texts |= {"layout": "1x2", "headline": "max_over_ranks", "limit_kind": "memory"}
     numbers = {column.name: 0.5 for column in CASES if column.kind == "number" and status == "ok"}
     values = case_row(**texts, **numbers) | {
         "case_id": f"{status}{size}",
