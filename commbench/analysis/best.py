@@ -24,11 +24,7 @@ from commbench.core.texts import (
 from commbench.core.units import format_factor, plural
 from commbench.core.variables import brought_along
 from commbench.results.columns import grouped
-from commbench.stats.difference import (
-    Measured,
-    are_enough,
-    differ,
-)
+from commbench.stats.difference import Measured, are_enough, differ
 from commbench.stats.interval import Interval
 
 from .case_names import FAMILY_VARIABLES, OF_BACKEND, OF_LABEL, telling
