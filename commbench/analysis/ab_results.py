@@ -39,7 +39,9 @@ def read_ab_results(
     `benchmark`: only its cases, and only the folders that have some.
     """
     flat = flat_paths(paths)
-    below = [folder / AB_FILE for path in flat for folder, _, _ in walk(path)]
+    below = [
+        folder / AB_FILE for path in flat for folder, _, names in walk(path) if AB_FILE in names
+    ]
     above = [path.absolute().parent / AB_FILE for path in flat if path.name in AB_SIDES]
     folders = {file.parent.resolve(): file.parent for file in (*below, *above) if file.is_file()}
     results = []

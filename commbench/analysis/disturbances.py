@@ -99,8 +99,7 @@ def _core_waits(rows: Sequence[Row]) -> Iterator[str]:
     waited = [row for row in rows if "waited" in row.warnings]
     for backend, own in grouped(waited, lambda row: str(row.backend)).items():
         percent = span_text([100 * (row.core_wait_share or 0.0) for row in own], "{:.0f}".format)
-        numbers = f"{len(own)} number{'' if len(own) == 1 else 's'}"
-        yield f"ranks of {backend} waited for a core, {percent} % of the time ({numbers})"
+        yield f"ranks of {backend} waited for a core, {percent} % of the time"
 
 
 def _shared_cores(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> Iterator[str]:

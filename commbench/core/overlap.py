@@ -45,7 +45,7 @@ def overlap_cases(case: Case) -> Iterator[Case]:
 
     That of the communication alone is the same for every computation. There is none of the
     computation beside communication where everything that was started ends before the clock is
-    read, or before an agreed instant at which a sample begins.
+    read.
     """
     if case.overlap is None:
         yield case if case.compute is None else replace(case, compute=None)

@@ -14,7 +14,6 @@ from commbench.core.case import Planned
 from commbench.core.states import Headline
 from commbench.hardware.nvml import throttled
 
-# phase of measured repetitions that a rank began after the agreed instant; in no statistic
 NS_PER_S = 1e9
 RUNNING = "running"  # stop reason of the samples of a visit that goes on: of a soak
 HEADLINES = get_args(Headline)

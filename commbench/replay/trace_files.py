@@ -20,6 +20,7 @@ from zipfile import BadZipFile, ZipFile
 from commbench.core.errors import Unreadable, no_permission
 from commbench.core.foreign import bounded_reading, check_size, plain_file
 from commbench.core.terminal import one_line
+from commbench.results.run_folder import walk
 
 HEAD_BYTES = 2**16
 PART_BYTES = 2**20
@@ -194,13 +195,8 @@ def _files_below(folder: Path) -> list[Path]:
             raise Unreadable(no_permission(error.filename)) from error
 
     found: dict[tuple[int, int], Path] = {}
-    for name, folders, names in os.walk(folder, onerror=unreadable, followlinks=True):
-        parent = Path(name)
-        if found.setdefault(_identity(parent), parent) != parent:
-            folders.clear()
-            continue
-        # a file or folder goes before the links to it
-        folders.sort(key=lambda name: ((parent / name).is_symlink(), name))
+    for parent, _, names in walk(folder, unreadable):
+        # a file goes before the links to it
         for path in sorted(map(parent.joinpath, sorted(names)), key=Path.is_symlink):
             found.setdefault(_identity(path), path)
     return sorted(path for path in found.values() if path.is_file())

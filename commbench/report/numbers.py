@@ -48,12 +48,8 @@ def lines_by_window(combined: CombinedCases) -> Iterator[NamedLines]:
             for window, of_window in groups:
                 more = f" window {window}" if len(groups) > 1 else ""
                 names[name + more] = short[name] + more
-                apart[name + more] = _by_size(of_window)
+                apart[name + more] = sorted(of_window, key=_bytes)
         yield NamedLines(benchmark, apart, names)
-
-
-def _by_size(rows: Sequence[Combined]) -> list[Combined]:
-    return sorted(rows, key=_bytes)
 
 
 def _bytes(row: Combined) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -447,17 +448,17 @@ def rigorous_command(overrides: Sequence[Any]) -> str:
         for words in overrides
         if isinstance(words, list)
     ]
-    distinct = list(dict.fromkeys(map(tuple, known)))
-    if not distinct or len(known) < len(overrides):
+    if not known or len(known) < len(overrides):
         return ""
-    shared = [word for word in distinct[0] if all(word in words for words in distinct)]
-    others = [[word for word in words if word not in shared] for words in distinct]
-    if len(distinct) == 1:
+    words = dict.fromkeys(itertools.chain.from_iterable(known))
+    shared = [word for word in words if all(word in own for own in known)]
+    if len(shared) == len(words):
         return f"commbench {shlex.join([*shared, RIGOROUS])}"
-    keys = {word.partition("=")[0] for words in others for word in words}
-    if len(keys) > 1 or any(len(words) != 1 for words in others):
+    varied = [word.partition("=") for word in words if word not in shared]
+    keys = {key for key, _, _ in varied}
+    if len(keys) > 1 or any(len(own) != len(shared) + 1 for own in known):
         return ""
-    values = ",".join(word.partition("=")[2] for (word,) in others)
+    values = ",".join(value for _, _, value in varied)
     return f"commbench -m {shlex.join([f'{keys.pop()}={values}', *shared, RIGOROUS])}"
 
 

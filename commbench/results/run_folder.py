@@ -197,7 +197,7 @@ def walk(
     path: str | Path, onerror: Callable[[OSError], object] | None = None
 ) -> Iterator[tuple[Path, list[str], list[str]]]:
     """As os.walk, through links to folders, too; each folder once, so that links in a circle
-    end."""
+    end. A folder goes before the links beside it."""
     seen = set[tuple[int, int]]()
     for folder, folders, names in os.walk(path, onerror=onerror, followlinks=True):
         try:
@@ -208,6 +208,7 @@ def walk(
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
+        folders.sort(key=lambda name: (Path(folder, name).is_symlink(), name))
         yield Path(folder), folders, names
 
 

@@ -83,10 +83,12 @@ def differ(first: Measured, second: Measured, cases: int = 1) -> bool:
     ranges = sum(math.log(side.median.high / side.median.low) for side in (fast, slow))
     # a range of n values has the level 1 - 2^(1 - n); that of an older file is not known
     level = min(side.median.level or RANGE_OF_THREE for side in (fast, slow))
-    values = 1 - math.floor(math.log2(1 - level)) if level < LEVEL else EXACT
+    far = FAR_OF_MORE
+    if level < LEVEL:
+        far = FAR.get(1 - math.floor(math.log2(1 - level)), FAR_OF_MORE)
     same_run = first.run_id is not None and first.run_id == second.run_id
     least_gap = 0.0 if same_run else math.log(LAUNCH_FACTOR)
-    return gap > max(least_gap, FAR.get(values, FAR_OF_MORE) * ranges)
+    return gap > max(least_gap, far * ranges)
 
 
 def are_enough(first: int, second: int, cases: int) -> bool:

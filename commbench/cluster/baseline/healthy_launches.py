@@ -36,11 +36,11 @@ def medians_s(launches: Sequence[HealthyLaunch]) -> Series:
 
 def level_tests(healthy: Sequence[HealthyLaunch], new: Sequence[HealthyLaunch]) -> list[LevelTest]:
     """Of the groupings in which both sides have not the same groups."""
-    tests = []
-    for group_of in GROUP_OF.values():
-        test = level_test(_grouped(healthy, group_of), _grouped(new, group_of))
-        tests += [] if test is None else [test]
-    return tests
+    tests = (
+        level_test(_grouped(healthy, group_of), _grouped(new, group_of))
+        for group_of in GROUP_OF.values()
+    )
+    return [test for test in tests if test is not None]
 
 
 def levels_differ(

@@ -112,6 +112,14 @@ def make_faster(store: Path, factor: float, message_bytes: int | None = None) ->
         scale(run, 1 / factor, message_bytes)
 
 
+def set_kernel(store: Path, version: str) -> None:
+    """In the records of all runs of the store."""
+    for run in stored_runs(store):
+        record = json.loads((run / "run.json").read_text())
+        record["provenance"]["nodes"][0]["host.kernel"] = version
+        (run / "run.json").write_text(json.dumps(record))
+
+
 def tree(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
@@ -271,10 +279,7 @@ def test_a_healthy_run_dated_in_the_future_is_before_a_change(
         set_clock(patch, 24)
         assert turn() == 0
     make_faster(store, CHANGE)
-    for run in stored_runs(store):
-        record = json.loads((run / "run.json").read_text())
-        record["provenance"]["nodes"][0]["host.kernel"] = "5.10.0-old"
-        (run / "run.json").write_text(json.dumps(record))
+    set_kernel(store, "5.10.0-old")
     assert turn("--fresh", "1") == 1
     assert "host.kernel: 5.10.0-old ->" in " ".join(capsys.readouterr().out.split())
 
@@ -283,10 +288,7 @@ def test_what_else_has_changed_is_shown(
     store: Path, turn: Turn, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_faster(store, CHANGE)
-    for run in stored_runs(store):
-        record = json.loads((run / "run.json").read_text())
-        record["provenance"]["nodes"][0]["host.kernel"] = "5.10.0-old"
-        (run / "run.json").write_text(json.dumps(record))
+    set_kernel(store, "5.10.0-old")
     assert turn("--fresh", "1") == 1
     out = " ".join(capsys.readouterr().out.split())
     assert re.search(r"changed with 20\S+: (\S+: .*)?host.kernel: 5\.10\.0-old ->", out)
