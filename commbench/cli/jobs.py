@@ -39,7 +39,6 @@ from commbench.core.variables import NAMES, TABLE
 from commbench.results.load import load_run
 from commbench.results.recorded import recorded_rows
 from commbench.results.run_folder import new_folder, read_record
-from commbench.runtime.launch import SIDE_BY_SIDE, exported
 from commbench.runtime.launchers.registry import mpi_library
 from commbench.runtime.launchers.srun import Srun, pmi
 
@@ -112,10 +111,12 @@ class Ended:
 
 
 class Sweep:
-    """Prints the title of each job, runs it in a new folder and keeps how it ended."""
+    """Prints the title of each job, runs it in a new folder and keeps how it ended. At the end it
+    shows the results of all side by side, or a table of the jobs."""
 
     def __init__(self, jobs: Sequence[Job], task: Task) -> None:
         self._jobs = jobs
+        self._is_side_by_side = _are_side_by_side(jobs)
         self._titles = job_titles(jobs)
         self._task = task
         self._ended: dict[int, Ended] = {}
@@ -127,6 +128,9 @@ class Sweep:
         folder = None
         if len(self._jobs) > 1:
             print(terminal.styled(terminal.paragraph(self._titles[number]), "bold"), flush=True)
+        if self._is_side_by_side and "console" in config.writers:
+            with open_dict(config):
+                config.writers.console.tables = False
         with suppress(ConfigError):  # the task says why
             folder = new_folder(self._jobs[number].settings.output)
         try:
@@ -140,6 +144,12 @@ class Sweep:
         if len(self._jobs) > 1:
             print(flush=True)
         return status
+
+    def show(self) -> None:
+        if self._is_side_by_side:
+            self.print_side_by_side()
+        else:
+            self.print_table()
 
     def print_side_by_side(self) -> None:
         """Their results side by side, and the table of jobs only where one did not end well."""
@@ -259,15 +269,12 @@ def swept(
     if config.hydra.launcher.get("_target_") != HERE:
         return max(_launch_jobs(config, lines, 0, task))
     sweep = Sweep(jobs, task)
-    side_by_side = _are_side_by_side(jobs)
-    show = sweep.print_side_by_side if side_by_side else sweep.print_table
-    with exported({SIDE_BY_SIDE: "1"} if side_by_side else {}):
-        try:
-            status = max(_launch_jobs(config, lines, 0, sweep.run))
-        except (KeyboardInterrupt, SystemExit):
-            show()
-            raise
-    show()
+    try:
+        status = max(_launch_jobs(config, lines, 0, sweep.run))
+    except (KeyboardInterrupt, SystemExit):
+        sweep.show()
+        raise
+    sweep.show()
     print_answer(experiment, sweep.folders())
     return status
 

@@ -3,7 +3,6 @@ below it."""
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +35,6 @@ from commbench.results.intervals import interval_note, marks_note
 from commbench.results.row import Row
 from commbench.results.run_folder import PARTS, RECORD, exists, record_problem
 from commbench.results.writer import Entry
-from commbench.runtime.launch import SIDE_BY_SIDE
 from commbench.runtime.output import print_draft
 from commbench.stats.thresholds import SLOW_FACTOR
 
@@ -99,7 +97,9 @@ def _message_rate_text(row: Row) -> str:
 @dataclass
 class Console(RowWriter):
     """A Writer that prints the table of the run at its end. On a terminal a first pass that took
-    long is shown until then."""
+    long is shown until then. `tables`: none where a table of several runs follows."""
+
+    tables: bool = True
 
     is_console: ClassVar[bool] = True
 
@@ -132,11 +132,10 @@ class Console(RowWriter):
 
     def finish(self, run: Mapping[str, Any], rows: Sequence[Row]) -> None:
         terminal = Terminal.of(sys.stdout)
-        tables = SIDE_BY_SIDE not in os.environ
         if status_of_run(run) == "interrupted" and len(rows) > MOST_ROWS_AFTER_SIGNAL:
             print(f"{len(rows)} of {run['cases']} cases have results: commbench show prints them")
         else:
-            print(run_text(run, rows, terminal, self._time_lines, tables=tables), end="")
+            print(run_text(run, rows, terminal, self._time_lines, tables=self.tables), end="")
         problem = record_problem(run["folder"])
         # parquet, which ends after this writer, writes a run.json that was removed again
         if exists(Path(run["folder"]) / RECORD) or exists(Path(run["folder"]) / PARTS):

@@ -27,8 +27,6 @@ from .supervisor import supervise
 from .world_end import reopen, run_status
 
 SWEEP = "COMMBENCH_SWEEP"  # shared by the jobs of one command
-# exported where a command ends with one table of all its jobs, which then print none of their own
-SIDE_BY_SIDE = "COMMBENCH_SIDE_BY_SIDE"
 CONFIG_DIR = "COMMBENCH_CONFIG_DIR"  # the user's own YAML, for every world of a command
 LONGEST_VARIABLE = 100_000  # bytes; Linux refuses 128 KiB
 # of budget.silence_s: a stopped rank on this host is named before its heartbeats are missed
@@ -37,7 +35,6 @@ STOPPED_SHARE = 0.75
 FORWARDED = (
     BUSY,
     SWEEP,
-    SIDE_BY_SIDE,
     CONFIG_DIR,
     "PYTHONPATH",
     "LD_LIBRARY_PATH",
