@@ -10,9 +10,9 @@ from pathlib import Path
 from commbench.core.errors import ConfigError, Unreadable
 from commbench.core.states import status_of_run
 from commbench.core.terminal import Terminal, printable
-from commbench.report.console import run_text
 from commbench.report.nccl_tests import NcclTests
 from commbench.report.osu import Osu
+from commbench.report.run_text import run_text
 from commbench.report.side_by_side import belong_together, side_by_side
 from commbench.report.time_lines import time_line
 from commbench.results.load import find_runs, load_run

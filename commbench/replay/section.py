@@ -8,8 +8,9 @@ from pathlib import Path
 
 from commbench.core.layout import Layout
 from commbench.report.plots import Bar, time_line
-from commbench.report.section import Figure, Section, Table
+from commbench.report.section import Figure, Section
 from commbench.report.summary import Results
+from commbench.report.table import Table
 from commbench.results.columns import grouped
 from commbench.results.row import Row
 from commbench.results.run_folder import mapping_or_empty
@@ -63,7 +64,7 @@ def _section(name: str, rows: Sequence[Row], files: Sequence[Path]) -> Section:
     return Section(
         title,
         list(answer.sentences()),
-        [Table(OPERATION_HEADS, list(answer.operation_cells().values()))],
+        [Table.of(OPERATION_HEADS, list(answer.operation_cells().values()))],
         figures=partial(_figures, title, answer.times),
         notes=[MEANING, LOWER_BOUND],
         is_on_terminal=False,

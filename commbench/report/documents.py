@@ -16,7 +16,8 @@ from commbench.results.intervals import interval_note, marks_note
 from commbench.results.row import Row
 
 from .quantities import ALGBW, BUSBW, MEDIAN
-from .section import Section, Table
+from .section import Section
+from .table import Table
 
 HEADS = ("ours", "published", "ours / published")
 QUANTITIES = {each.column: each.name for each in (MEDIAN, ALGBW, BUSBW)} | {
@@ -62,7 +63,7 @@ def quiz_sections(rows: Iterable[Row], records: Iterable[Mapping[str, Any]]) -> 
 
 def _single_table(values: Sequence[Compared]) -> Table:
     rows = [(_setting(each), *_cells(each, with_unit=True)) for each in values]
-    return Table(("published as", *HEADS), rows)
+    return Table.of(("published as", *HEADS), rows)
 
 
 def _setting(each: Compared) -> str:
@@ -90,7 +91,7 @@ def _curve_table(values: Sequence[Compared]) -> Table:
     heads = ("after" if is_timed else "size", *(["case"] if several else []), *HEADS)
     place = "" if is_timed else f" ({reference.place})"
     title = f"{reference.title_of_table}{place}{_here(values[0])}"
-    return Table(heads, rows, f"{title}, {QUANTITIES[reference.column]} in {reference.unit}")
+    return Table.of(heads, rows, f"{title}, {QUANTITIES[reference.column]} in {reference.unit}")
 
 
 def _cells(each: Compared, with_unit: bool) -> tuple[str, str, str]:

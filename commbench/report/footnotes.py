@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from commbench.core.layout import Layout
 from commbench.core.states import UNFINISHED, status_of_run
-from commbench.core.terminal import Terminal
+from commbench.core.terminal import Terminal, paragraphs
 from commbench.core.texts import some_of
 from commbench.core.units import format_bytes, plural
-from commbench.results.flags import FLAGS, UNKNOWN_FLAG, Flag
+from commbench.results.flags import flag_named
 from commbench.results.row import Row
 from commbench.results.run_folder import resume_command
 
+from .listing import OWN_BUFFERS, has_own_buffers
 from .quantities import limit_text
+from .run_heading import CONSTANT, variable_text
 from .streams import is_stream_soak
-from .table import OWN_BUFFERS, has_own_buffers
 
 NOT_FINISHED = "not finished"  # cases of an interrupted run
 MOST_OPERATIONS = 3  # named per meaning of the median
@@ -29,7 +31,30 @@ DIVIDED = (
 RowsBySeries = Mapping[str, Sequence[Row]]  # rows by the text of the variables in which they differ
 
 
-def number_texts(rows: Sequence[Row]) -> list[str]:
+def footnotes(
+    run: Mapping[str, Any],
+    rows: Sequence[Row],
+    listed: Sequence[Row],
+    varying: Sequence[str],
+    terminal: Terminal,
+    *,
+    numbers: bool,
+    flags: bool,
+) -> list[str]:
+    """`listed`: those of the rows that are in no matrix. With `numbers` what the numbers are, with
+    `flags` what each flag means."""
+    series = _rows_by_series(rows, listed, varying)
+    texts = [
+        *_reason_texts(series, terminal),
+        *_unfinished_texts(run, series, len(rows)),
+        *_numberings(run, rows),
+        *(_number_texts(rows) if numbers else []),
+        *(_legend(rows, series) if flags else []),
+    ]
+    return [paragraphs(texts, terminal)] if texts else []
+
+
+def _number_texts(rows: Sequence[Row]) -> list[str]:
     """What the times are, and what the limits. Where time has several meanings, the operations of
     each: `collective (all_reduce)`."""
     operations: dict[str, set[str]] = {}
@@ -48,7 +73,7 @@ def number_texts(rows: Sequence[Row]) -> list[str]:
     return [*texts, limits] if limits else texts
 
 
-def legend(rows: Sequence[Row], series: RowsBySeries) -> list[str]:
+def _legend(rows: Sequence[Row], series: RowsBySeries) -> list[str]:
     """Each flag with its sizes, meaning and advice; then what sizes and buffers are."""
     names = {flag for row in rows if row.status == "ok" for flag in row.warnings}
     texts = [_flag_text(name, series) for name in sorted(names)]
@@ -57,10 +82,6 @@ def legend(rows: Sequence[Row], series: RowsBySeries) -> list[str]:
     texts += [DIVIDED] if divided else []
     texts += [OWN_BUFFERS] if has_own_buffers(rows) else []
     return texts
-
-
-def flag_named(name: str) -> Flag:
-    return FLAGS.get(name, UNKNOWN_FLAG)
 
 
 def _flag_text(name: str, series: RowsBySeries) -> str:
@@ -84,7 +105,7 @@ def _flag_sizes(flag: str, series: RowsBySeries) -> str:
     return by_series(texts)
 
 
-def reason_texts(series: RowsBySeries, terminal: Terminal) -> list[str]:
+def _reason_texts(series: RowsBySeries, terminal: Terminal) -> list[str]:
     """`failed: all_reduce 1 MiB: reason`, a line for each status and reason."""
     rows_by_reason: dict[tuple[str, str], dict[str, list[Row]]] = {}
     for name, rows in series.items():
@@ -107,7 +128,7 @@ def is_unfinished(row: Row) -> bool:
     return row.status == "ok" and row.stop_reason in UNFINISHED
 
 
-def unfinished_texts(run: Mapping[str, Any], series: RowsBySeries, rows: int) -> list[str]:
+def _unfinished_texts(run: Mapping[str, Any], series: RowsBySeries, rows: int) -> list[str]:
     """`not finished: 8 B, 1 KiB; 40 of 42 cases not begun: ...` of a run that was interrupted.
     `rows` are those of the series, which are listed, and those of matrices."""
     unfinished = {name: list(filter(is_unfinished, each)) for name, each in series.items()}
@@ -137,3 +158,29 @@ def sizes_text(rows: Iterable[Row]) -> str:
     return ", ".join(
         format_bytes(size) for size in sorted({row.message_bytes or 0 for row in rows}) if size
     )
+
+
+def _numberings(run: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
+    """A line for each layout whose pairs are not numbered as the ranks of the world."""
+    nodes = run["world"].get("ranks")
+    paired = dict.fromkeys(row.layout for row in rows if row.pair)
+    texts = (Layout.parse(name).numbering_text(nodes) for name in paired if nodes)
+    return [text for text in texts if text is not None]
+
+
+def _rows_by_series(
+    rows: Sequence[Row], listed: Sequence[Row], varying: Sequence[str]
+) -> RowsBySeries:
+    """The listed rows by the text of the variables in which they differ, "" where all are one
+    series.
+
+    A window is no such variable: it shrinks with the message.
+    """
+    names = [name for name in CONSTANT if name != "window" and name in varying]
+    several = len({row.benchmark for row in rows}) > 1
+    series: dict[str, list[Row]] = {}
+    for row in listed:
+        parts = [variable_text(row, name) for name in names]
+        words = [row.benchmark if several or not any(parts) else "", *parts]
+        series.setdefault(" ".join(filter(None, words)), []).append(row)
+    return series if len(series) > 1 else {"": listed}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain
 
+from commbench.core.terminal import TableColumn
 from commbench.results.row import Row
 
-from .table import Listing, comment, flag_lines, number, status_line
+from .listing import Listing, comment, flag_lines, number, status_line
+from .row_table import RowColumn, RowTable, lines_of
+from .table import Table
 
 NCCL_TESTS_PROGRAMS = {
     "all_gather": "all_gather_perf",
@@ -23,7 +26,8 @@ NCCL_TESTS_PROGRAMS = {
 # the others have the same names
 NCCL_TESTS_TYPES = {"float64": "double", "float32": "float", "float16": "half"}
 LINE = ("reduction", "root", "message_bytes", "elements")  # what both halves of a line share
-HEADS = ("size", "count", "type", "redop", "root", *("time", "algbw", "busbw", "#wrong") * 2)
+OUT_OF_PLACE, IN_PLACE = "out of place", "in place"
+NOT_MEASURED = "N/A"
 UNITS = ("(B)", "(elements)", "", "", "", *("(us)", "(GB/s)", "(GB/s)", "") * 2)
 WIDTHS = (12, 12, 8, 6, 6)
 HALF_WIDTHS = (10, 10, 10, 7)
@@ -62,35 +66,15 @@ class NcclTests(Listing):
         """A table with its closing lines, as one program of nccl-tests prints them."""
         half = sum(HALF_WIDTHS)
         above = " " * (sum(WIDTHS) - 1) + f"{'out-of-place':^{half}}{'in-place':^{half}}"
-        widths = (WIDTHS[0] - 1, *WIDTHS[1:], *HALF_WIDTHS * 2)
-        lines = [
-            f"#{line}".rstrip()
-            for line in (above, _aligned(HEADS, widths), _aligned(UNITS, widths))
-        ]
-        for _, group in groupby(table, key=lambda row: [getattr(row, name) for name in LINE]):
-            measured: dict[bool, Row] = {}
-            lost = []
-            for row in group:
-                # one buffer is both: a broadcast has no other form here
-                in_place = row.in_place is not False
-                if row.status == "ok":
-                    measured[in_place] = row
-                else:
-                    lost.append(status_line(row, ", in place" if in_place else ", out of place"))
-            if measured:
-                first = next(iter(measured.values()))
-                root = -1 if first.root is None else first.root
-                kind = NCCL_TESTS_TYPES.get(first.dtype, first.dtype)
-                texts = (
-                    first.message_bytes,
-                    first.elements,
-                    kind,
-                    first.reduction or "none",
-                    root,
-                )
-                shared = _aligned(list(map(str, texts)), WIDTHS)
-                lines.append(shared + _half(measured.get(False)) + _half(measured.get(True)))
-            lines += lost
+        columns = [column.head for column in COLUMNS]
+        heads = Table(columns, [[column.heading for column in columns], UNITS])
+        widths = (*WIDTHS, *HALF_WIDTHS * 2)
+        lines = [f"#{line}".rstrip() for line in (above, *(row[1:] for row in heads.fixed(widths)))]
+        alike = lines_of(table, lambda row: tuple(getattr(row, name) for name in LINE), _half_of)
+        for line, text in zip(alike, RowTable(alike, COLUMNS).drawn.fixed(widths), strict=True):
+            lost = [row for row in chain(*line.values()) if row.status != "ok"]
+            lines += [text] if len(lost) < sum(map(len, line.values())) else []
+            lines += [status_line(row, f", {_half_of(row)}") for row in lost]
         wrong = sum(row.wrong_elements or 0 for row in table)
         rates = [
             row.busbw_gb_per_s
@@ -108,16 +92,36 @@ class NcclTests(Listing):
         ]
 
 
-def _aligned(texts: Sequence[str], widths: Sequence[int]) -> str:
-    return "".join(f" {text:>{width - 1}}" for text, width in zip(texts, widths, strict=True))
+def _half_of(row: Row) -> str:
+    """One buffer is both: a broadcast has no other form here."""
+    return OUT_OF_PLACE if row.in_place is False else IN_PLACE
 
 
-def _half(row: Row | None) -> str:
-    if row is None:
-        return _aligned(["N/A"] * len(HALF_WIDTHS), HALF_WIDTHS)
-    numbers = (
-        row.median_s and row.median_s * 1e6,
-        row.algbw_gb_per_s,
-        row.busbw_gb_per_s,
-    )
-    return _aligned([*map(number, numbers), str(row.wrong_elements)], HALF_WIDTHS)
+def _column(name: str, text: Callable[[Row], object], half: str | None = None) -> RowColumn:
+    """Of the measured row of a half, or of either."""
+
+    def shown(rows: Sequence[Row]) -> str:
+        measured = [row for row in rows if row.status == "ok"]
+        return str(text(measured[0])) if measured else NOT_MEASURED
+
+    return RowColumn(TableColumn(name, right=True), shown, half)
+
+
+def _half(half: str) -> list[RowColumn]:
+    return [
+        _column("time", lambda row: number(row.median_s and row.median_s * 1e6), half),
+        _column("algbw", lambda row: number(row.algbw_gb_per_s), half),
+        _column("busbw", lambda row: number(row.busbw_gb_per_s), half),
+        _column("#wrong", lambda row: row.wrong_elements, half),
+    ]
+
+
+COLUMNS = (
+    _column("size", lambda row: row.message_bytes),
+    _column("count", lambda row: row.elements),
+    _column("type", lambda row: NCCL_TESTS_TYPES.get(row.dtype, row.dtype)),
+    _column("redop", lambda row: row.reduction or "none"),
+    _column("root", lambda row: -1 if row.root is None else row.root),
+    *_half(OUT_OF_PLACE),
+    *_half(IN_PLACE),
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -10,12 +11,16 @@ from commbench.analysis.best import THIS_RUN, Best
 from commbench.analysis.combined import CombinedCases
 from commbench.analysis.combined_row import Combined
 from commbench.analysis.fit import by_window
+from commbench.core.terminal import TableColumn
 from commbench.core.texts import message_text
 from commbench.core.units import NO_NUMBER, Unit, natural_key, plural
 from commbench.results.columns import grouped
+from commbench.results.row import Row
 
-from .quantities import MEDIAN, Quantity, in_full, limit_text, quoted, text_with_unit
-from .section import Section, Table
+from .quantities import MEDIAN, Quantity, in_full, limit_text, number_of, quoted, text_with_unit
+from .row_table import RowColumn, RowTable, row_column
+from .section import Section
+from .table import Table
 
 MOST_SIZES = 20
 MOST_COLUMNS = 6
@@ -88,7 +93,7 @@ def headline_table(combined: CombinedCases) -> Table:
         )
         for row in rows
     ]
-    return Table(["operation", "message", *columns, *last], cells)
+    return Table.of(["operation", "message", *columns, *last], cells)
 
 
 def _headline_rows(
@@ -134,32 +139,32 @@ def number_sections(combined: CombinedCases) -> Iterator[Section]:
     MOST_OPEN, are folded."""
     for position, lines in enumerate(lines_by_window(combined)):
         names = sorted(lines.rows, key=lambda name: natural_key(lines.short[name]))
-        sizes = sorted(set(map(_bytes, lines.every)))
-        heads = [lines.short[name] for name in names]
-        tables = []
-        for quantity in in_full(lines.every):
-            unit = quantity.unit(lines.every)
-            rows = [
-                (
-                    message_text(size),
-                    *(_cell(lines.rows[name], size, quantity, unit) for name in names),
-                )
-                for size in sizes
-            ]
-            tables.append(Table(["size", *heads], rows, f"{quantity.name} in {unit.name}"))
-        is_small = len(sizes) <= MOST_SIZES and len(names) <= MOST_COLUMNS
+        tables = [_table_of(lines, names, quantity) for quantity in in_full(lines.every)]
+        is_small = len(tables[0].lines) <= MOST_SIZES and len(names) <= MOST_COLUMNS
         limit = limit_text(lines.every)
         yield Section(
             f"{lines.benchmark} in numbers",
-            tables=tables,
+            tables=[table.drawn for table in tables],
             notes=[f"{limit[:1].upper()}{limit[1:]}."] if limit else (),
             is_folded=not is_small or position >= MOST_OPEN,
             is_on_terminal=False,
         )
 
 
-def _cell(rows: Sequence[Combined], size: int, quantity: Quantity, unit: Unit) -> str:
-    """`~165 ±20%`; of several windows each."""
-    intervals = [quantity.of(row) for row in rows if _bytes(row) == size]
-    texts = [interval.text(unit.text) for interval in intervals if interval is not None]
-    return " / ".join(texts) or NO_NUMBER
+def _table_of(lines: NamedLines, names: Sequence[str], quantity: Quantity) -> RowTable:
+    """Sizes down, lines across."""
+    unit = quantity.unit(lines.every)
+    cell = partial(_cell, quantity=quantity, unit=unit)
+    size = row_column(TableColumn("size"), lambda row: message_text(row.message_bytes or 0))
+    across = [RowColumn(TableColumn(lines.short[name]), cell, name) for name in names]
+    by_size = [
+        {name: [row for row in lines.rows[name] if _bytes(row) == size] for name in names}
+        for size in sorted(set(map(_bytes, lines.every)))
+    ]
+    return RowTable(by_size, [size, *across], f"{quantity.name} in {unit.name}")
+
+
+def _cell(rows: Sequence[Row], quantity: Quantity, unit: Unit) -> str:
+    """`~165 ±20%`"""
+    number = number_of(rows, quantity)
+    return NO_NUMBER if number is None else number.text(unit.text)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
+from commbench.core.terminal import TableColumn
 from commbench.results.row import Row
 
-from .table import OWN_BUFFERS, Listing, comment, flag_lines, has_own_buffers, number, status_line
+from .listing import OWN_BUFFERS, Listing, comment, flag_lines, has_own_buffers, number, status_line
+from .row_table import RowColumn, RowTable, row_column
 
 MEANS = "the columns hold means, as OSU's do; quote the median"
 Value = Callable[[Row], "float | None"]
@@ -128,22 +131,30 @@ class Osu(Listing):
 
     def table_lines(self, table: Sequence[Row], explained: bool) -> list[str]:
         program = OSU_PROGRAMS[table[0].benchmark]
-        columns = (*program.columns, *(() if self.strict else (program.median,)))
+        columns = [*program.columns, *(() if self.strict else (program.median,))]
         first = f"{'# Size':<14}" if program.size else f"{'#':<2}"
+        lines = RowTable(
+            [{"": [row]} for row in table],
+            [
+                row_column(TableColumn("Size"), partial(_size_text, program=program)),
+                *(_column(name, value) for name, value in columns),
+            ],
+        ).drawn.fixed([len(first), *[18] * len(columns)])
         return [
             *(comment(text) for text in program.meaning if not explained),
             first + "".join(f"{name:>18}" for name, _ in columns),
             *(
-                _size_line(row, program, columns) if row.status == "ok" else status_line(row)
-                for row in table
+                line if row.status == "ok" else status_line(row)
+                for line, row in zip(lines, table, strict=True)
             ),
             *flag_lines(table),
         ]
 
 
-def _size_line(row: Row, program: OsuProgram, columns: Iterable[tuple[str, Value]]) -> str:
-    cells = "".join(f"{number(value(row)):>18}" for _, value in columns)
-    if program.size is None:
-        return f"  {cells}"
+def _column(name: str, value: Value) -> RowColumn:
+    return row_column(TableColumn(name, right=True), lambda row: number(value(row)))
+
+
+def _size_text(row: Row, program: OsuProgram) -> str:
     shared = row.world_size or 1 if program.size == "block" else 1
-    return f"{row.message_bytes // shared:<14}{cells}"
+    return str(row.message_bytes // shared) if program.size else ""

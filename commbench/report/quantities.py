@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from commbench.core.states import LimitKind
 from commbench.core.texts import some_of, span_text
 from commbench.core.units import NO_NUMBER, SECONDS, Unit, format_number
 from commbench.results.intervals import interval_of
 from commbench.results.row import Row
-from commbench.stats.interval import Interval
+from commbench.stats.interval import Interval, widest
 
 # of rates in GB/s
 RATES: Mapping[str, float] = {"kB/s": 1e-6, "MB/s": 1e-3, "GB/s": 1.0}
@@ -101,18 +102,26 @@ def in_full(rows: Sequence[Row]) -> tuple[Quantity, ...]:
     return (MEDIAN, COLLECTIVE_ALGBW, BUSBW) if apart else quoted(rows)
 
 
-def value_cell(row: Row, quantity: Quantity, unit: Unit) -> str:
-    """`~165`; the status of a row without numbers stands in place of its time."""
-    interval = quantity.of(row)
-    if interval is None:
-        is_time = quantity is MEDIAN and row.status != "ok"
-        return row.status if is_time else NO_NUMBER
-    return interval.value_text(unit.text)
+def number_of(rows: Sequence[Row], quantity: Quantity) -> Interval | None:
+    """Of the rows of a cell; of several launches the median with the widest interval."""
+    intervals = [interval for row in rows if (interval := quantity.of(row)) is not None]
+    if len(intervals) < 2:
+        return next(iter(intervals), None)
+    return widest(median(each.value for each in intervals), intervals)
 
 
-def width_cell(row: Row, quantity: Quantity = MEDIAN) -> str:
-    interval = quantity.of(row)
-    return "" if interval is None else interval.width_text()
+def value_text(rows: Sequence[Row], quantity: Quantity, unit: Unit) -> str:
+    """`~165`, in a cell; the status of a row without numbers stands in place of its time."""
+    number = number_of(rows, quantity)
+    if number is not None:
+        return number.value_text(unit.text)
+    lost = [row.status for row in rows if row.status != "ok"]
+    return lost[0] if lost and quantity is MEDIAN else NO_NUMBER
+
+
+def width_text(rows: Sequence[Row], quantity: Quantity) -> str:
+    number = number_of(rows, quantity)
+    return "" if number is None else number.width_text()
 
 
 def text_with_unit(row: Row, quantity: Quantity) -> str:

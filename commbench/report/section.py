@@ -3,68 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
+from commbench.core.terminal import Terminal, paragraphs, printable
 
-MOST_ROWS = 500  # of a table on the page
-LONGEST_CELL = 24  # characters; a longer text may take several lines on a terminal
+from .table import Table
+
 FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-MARKDOWN_SIGNS = re.compile(r"[\\|*<`\[]")
 
 
 def clean(text: object) -> str:
     """The text with the characters that HTML and XML forbid shown as the replacement sign."""
     return FORBIDDEN.sub("\ufffd", str(text))
-
-
-@dataclass(frozen=True)
-class Table:
-    """`priorities`: of the columns that a narrow terminal may lack, the highest first. `colors`: of
-    rows on a terminal, by their number."""
-
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    title: str = ""
-    priorities: Mapping[str, int] = field(default_factory=dict)
-    colors: Mapping[int, str] = field(default_factory=dict)
-
-    @property
-    def shown(self) -> Sequence[Sequence[str]]:
-        """The rows on the page."""
-        return self.rows[:MOST_ROWS]
-
-    @property
-    def markdown(self) -> str:
-        """The whole table below its title, as wikis and pull requests take it."""
-        rule = ["---"] * len(self.heads)
-        lines = (f"| {' | '.join(map(_in_markdown, row))} |" for row in (self.heads, *self.rows))
-        heads, *rows = lines
-        title = [f"{_in_markdown(self.title)}\n"] if self.title else []
-        return "\n".join([*title, heads, f"| {' | '.join(rule)} |", *rows])
-
-    def text(self, terminal: Terminal, top: int | None = None) -> str:
-        """The first `top` rows, or all, on a terminal."""
-        longest = [max(map(len, cells)) for cells in zip(*self.rows, strict=True)]
-        columns = [
-            TableColumn(
-                head,
-                right="\n" in head,
-                priority=self.priorities.get(head, 0),
-                prose=length > LONGEST_CELL,
-            )
-            for head, length in zip(self.heads, longest, strict=True)
-        ]
-        shown = self.rows[:top]
-        rest = len(self.rows) - len(shown)
-        more = f"... and {rest} more: --top {len(self.rows)}" if rest else ""
-        parts = (self.title, table_text(columns, shown, terminal, self.colors), more)
-        return "\n".join(filter(None, parts))
-
-
-def _in_markdown(text: str) -> str:
-    return MARKDOWN_SIGNS.sub(r"\\\g<0>", printable(text).replace("\n", " "))
 
 
 @dataclass(frozen=True)

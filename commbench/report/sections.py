@@ -22,18 +22,19 @@ from commbench.analysis.slow_pairs import CLASSES, Matrix
 from commbench.core.layout import pairs_text
 from commbench.core.texts import message_text
 from commbench.core.units import format_seconds, natural_key, plural
+from commbench.results.flags import flag_named
 from commbench.results.row import Row
 
 from . import plots
 from .compare_text import ab_notes, ab_sentence, comparison_cells
 from .distributions import RawData, RowId
 from .documents import document_sections, known_curves, quiz_sections, soak_curves, times_of
-from .footnotes import flag_named
 from .numbers import headline_table, lines_by_window, number_sections
 from .quantities import MEDIAN, has_bandwidth, in_full, quoted, text_with_unit
-from .section import Figure, Section, Table, no_figures
+from .section import Figure, Section, no_figures
 from .streams import is_stream_soak, repetition_bytes
 from .summary import GROUP_HEADS, LOST_HEADS, Summary, reference_note
+from .table import Table
 
 MOST_ANSWERS = 5
 MOST_MACHINES = 8
@@ -86,7 +87,7 @@ def _has_content(section: Section) -> bool:
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> list[Table]:
     """A table of texts; none without rows."""
     cells = [tuple(map(str, row)) for row in rows]
-    return [Table(heads, cells, title, PRIORITIES)] if cells else []
+    return [Table.of(heads, cells, title, priorities=PRIORITIES)] if cells else []
 
 
 def _answers(summary: Summary) -> Iterator[Section]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from statistics import median
 from typing import Any
 
 from commbench.analysis.case_names import (
@@ -23,12 +22,10 @@ from commbench.analysis.effective_settings import settings_texts
 from commbench.analysis.fit import by_window
 from commbench.analysis.slow_pairs import matrices
 from commbench.core.terminal import (
-    GAP,
     UNLIMITED_WIDTH,
     TableColumn,
     Terminal,
     paragraphs,
-    table_text,
 )
 from commbench.core.texts import (
     EMPTY,
@@ -37,14 +34,14 @@ from commbench.core.texts import (
     size_text,
     span_text,
 )
-from commbench.core.units import NO_NUMBER, Unit, natural_key, plural
+from commbench.core.units import Unit, natural_key, plural
 from commbench.core.variables import TABLE, brought_along, is_number
 from commbench.results.columns import grouped, row_order
 from commbench.results.intervals import interval_note, marks_note
 from commbench.results.row import Row
-from commbench.stats.interval import Interval, widest
 
 from .footnotes import is_unfinished
+from .pair_matrix import is_matrix, matrix_text
 from .quantities import (
     ALGBW,
     BUSBW,
@@ -54,9 +51,10 @@ from .quantities import (
     in_full,
     is_collective,
     quoted,
+    value_text,
 )
+from .row_table import RowColumn, fitted, lines_of, number_columns, row_column, value_column
 from .streams import is_stream_soak, streams_text
-from .table import is_matrix, matrix_text
 
 # columns of a table
 BESIDE = (*(each.name for each in TABLE if each.beside), "label")
@@ -68,7 +66,6 @@ APART = tuple(name for name in FAMILY_VARIABLES if name not in (*BESIDE, "window
 KIB = 1024
 
 Point = Mapping[str, Any]
-Columns = list[tuple[TableColumn, list[str]]]  # with their cells
 
 
 def belong_together(runs: Sequence[Sequence[Row]]) -> bool:
@@ -221,70 +218,34 @@ def _table(
     """Sizes down, backends across; several tables where the terminal is too narrow for one. `full`
     is shown where there is room."""
     ordered = sorted(rows, key=lambda row: (natural_key(row.pair), row.message_bytes))
-    lines = grouped(ordered, lambda row: (row.pair or "-", row.message_bytes))
-    cells = grouped(
-        ordered, lambda row: (row.pair or "-", row.message_bytes, headings[_column_of(row)])
+    lines = lines_of(
+        ordered, lambda row: (row.pair, row.message_bytes), lambda row: headings[_column_of(row)]
     )
-    names = sorted({heading for _, _, heading in cells}, key=natural_key)
-    benchmark = TableColumn(str(rows[0].benchmark), right=True)
-    leading: Columns = [(benchmark, [message_text(size) for _, size in lines])]
-    if len({pair for pair, _ in lines}) > 1:
-        leading.append((TableColumn("pair"), [pair for pair, _ in lines]))
-    room = (terminal.width or UNLIMITED_WIDTH) - _width(leading)
+    names = sorted({heading for line in lines for heading in line}, key=natural_key)
+    size = TableColumn(rows[0].benchmark, right=True)
+    leading = [row_column(size, lambda row: message_text(row.message_bytes))]
+    if len({row.pair for row in rows}) > 1:
+        leading.append(row_column(TableColumn("pair"), lambda row: row.pair or "-"))
     for quantities in (full, quoted(rows)):
         # one unit for all backends, so that numbers in a line can be compared
         shown = [(quantity, quantity.unit(rows)) for quantity in quantities]
-        groups = [
-            _columns(name, [cells.get((*line, name), []) for line in lines], shown)
-            for name in names
-        ]
-        if sum(map(_width, groups)) <= room:
+        groups = [_columns(name, shown) for name in names]
+        tables = fitted(lines, leading, groups, terminal.width or UNLIMITED_WIDTH)
+        if len(tables) == 1:
             break
-    tables = [leading]
-    for group in groups:
-        if tables[-1] is not leading and _width(tables[-1] + group) > _width(leading) + room:
-            tables.append(leading)
-        tables[-1] = tables[-1] + group
-    return "\n".join(
-        table_text(
-            [column for column, _ in table],
-            list(zip(*(texts for _, texts in table), strict=True)),
-            terminal,
-        )
-        for table in tables
-    )
+    return "\n".join(table.drawn.text(terminal) for table in tables)
 
 
-def _width(columns: Columns) -> int:
-    return sum(max(map(len, (column.heading, *texts))) + GAP for column, texts in columns)
-
-
-def _columns(
-    heading: str, lines: Sequence[Sequence[Row]], shown: Sequence[tuple[Quantity, Unit]]
-) -> Columns:
+def _columns(heading: str, shown: Sequence[tuple[Quantity, Unit]]) -> list[RowColumn]:
     """The numbers of one heading: the first quantity with its width, then the others."""
-    columns: Columns = []
-    for number, (quantity, unit) in enumerate(shown):
-        merged = [_over_launches(line, quantity) for line in lines]
-        texts = [_number(each, unit) for each in merged]
-        name = f"{heading} {unit.name}" if number == 0 else f"{quantity.name} {unit.name}"
-        columns.append((TableColumn(name, right=True), texts))
-        if number == 0:
-            widths = ["" if each is None else each.width_text() for each in merged]
-            columns.append((TableColumn("±"), widths))
-    return columns
-
-
-def _number(interval: Interval | None, unit: Unit) -> str:
-    return NO_NUMBER if interval is None else interval.value_text(unit.text)
-
-
-def _over_launches(rows: Sequence[Row], quantity: Quantity) -> Interval | None:
-    """The number of a cell; of several launches the median with the widest interval."""
-    intervals = [interval for row in rows if (interval := quantity.of(row)) is not None]
-    if len(intervals) < 2:
-        return next(iter(intervals), None)
-    return widest(median(each.value for each in intervals), intervals)
+    (first, unit), *others = shown
+    return [
+        *number_columns(f"{heading} {unit.name}", first, unit, heading),
+        *(
+            value_column(f"{quantity.name} {unit.name}", quantity, unit, heading)
+            for quantity, unit in others
+        ),
+    ]
 
 
 def _sentences(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str]) -> Iterator[str]:
@@ -310,7 +271,7 @@ def _sentences(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str]) -> 
             continue
         for heading, own in grouped(at_size, lambda row: headings[_column_of(row)]).items():
             unit = quantity.unit(own)
-            number = _number(_over_launches(own, quantity), unit)
+            number = value_text(own, quantity, unit)
             parts.setdefault(heading, []).append(f"{size_text(size)} {word} {number} {unit.name}")
     for heading, texts in sorted(parts.items(), key=lambda named: natural_key(named[0])):
         yield f"{heading}: {', '.join(texts)}"

@@ -1,274 +1,87 @@
-"""Tables as plain text: those of other tools, with # comments; a matrix of pairs."""
+"""A table as people see it: on a terminal, on the page, as Markdown, in columns of fixed width."""
 
 from __future__ import annotations
 
-import itertools
-from abc import abstractmethod
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from math import floor, log10
-from typing import Any, ClassVar
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from commbench.analysis.slow_pairs import MATRIX_VARIABLES, Matrix
-from commbench.analysis.symmetric_pairs import symmetry_text
-from commbench.core.layout import pairs_text
-from commbench.core.terminal import Terminal, printable
-from commbench.core.texts import some_of
-from commbench.core.units import (
-    format_bytes,
-    natural_key,
-    value_text,
-)
-from commbench.core.variables import SIZES
-from commbench.results.columns import VARIABLES, grouped
-from commbench.results.row import Row
+from commbench.core.terminal import TableColumn, Terminal, printable, table_text
 
-from .row_writer import RowWriter
-from .streams import is_stream_soak
-
-# so that a table is complete when it is cut out
-IN_EVERY_HEADING = ("layout", "pair", "dtype", "engine")
-# in the name of the program and in the lines
-LINE_VARIABLES = ("benchmark", *SIZES)
-HEADING_VARIABLES = tuple(column.name for column in VARIABLES if column.name not in LINE_VARIABLES)
-LONGEST_PAIR_TABLE = 12  # rows; more pairs are printed as a matrix
-MAX_MATRIX_RANKS = 16
-WIDEST_MATRIX = 200  # characters, in a file
-MAX_NAMED_PAIRS = 8
-OWN_BUFFERS = (
-    "buffers own: each message of a window has memory of its own (osu_bw has one buffer:"
-    " buffers=shared)"
-)
+MOST_ROWS = 500  # of a table on the page
+LONGEST_CELL = 24  # characters; a longer text may take several lines on a terminal
+MARKDOWN_SIGNS = re.compile(r"[\\|*<`\[]")
 
 
-@dataclass
-class Listing(RowWriter):
-    """A Writer that prints the tables of another tool at the end."""
+@dataclass(frozen=True)
+class Table:
+    """`colors`: of rows on a terminal, by their number."""
 
-    tool: ClassVar[str]
-    programs: ClassVar[Mapping[str, str]]  # benchmark -> program of the tool
-    # variables that may differ inside a table, beside the sizes
-    varying: ClassVar[tuple[str, ...]] = ()
+    columns: Sequence[TableColumn]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    colors: Mapping[int, str] = field(default_factory=dict)
 
-    def finish(self, run: Mapping[str, Any], rows: Sequence[Row]) -> None:
-        print(printable(self.text(run, rows)), flush=True)
+    @classmethod
+    def of(
+        cls,
+        heads: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        title: str = "",
+        *,
+        priorities: Mapping[str, int] | None = None,
+        colors: Mapping[int, str] | None = None,
+    ) -> Table:
+        """With texts below the heads, and numbers below those with a unit in a second line.
+        `priorities`: of the columns that a narrow terminal may lack, the highest first."""
+        columns = [
+            TableColumn(
+                head,
+                right="\n" in head,
+                priority=(priorities or {}).get(head, 0),
+                prose=any(len(row[at]) > LONGEST_CELL for row in rows),
+            )
+            for at, head in enumerate(heads)
+        ]
+        return cls(columns, rows, title, colors or {})
 
-    def text(self, run: Mapping[str, Any], rows: Sequence[Row]) -> str:
-        """All tables of a run; all other lines begin with #."""
-        known = [row for row in rows if row.benchmark in self.programs]
-        lines = [*preface(run, rows, self.tool), *map(comment, self.notes(known))]
-        explained: set[str] = set()
-        for table in tables(known, self.varying):
-            benchmark = table[0].benchmark
-            lines += ["", heading(table, rows, self.programs[benchmark], self.varying)]
-            lines += self.table_lines(table, benchmark in explained)
-            explained.add(benchmark)
-        missing = Counter(row.benchmark for row in rows if row.benchmark not in self.programs)
-        lines += [""] if missing else []
-        for name, count in sorted(missing.items()):
-            rest = f"its {count} row(s) are in the other writers: console, parquet, jsonl"
-            lines.append(comment(f"{name}: no such program in {self.tool}; {rest}"))
-        return "\n".join(lines)
+    @property
+    def heads(self) -> list[str]:
+        return [column.heading for column in self.columns]
 
-    @abstractmethod
-    def notes(self, rows: Sequence[Row]) -> list[str]:
-        """Comments on all tables, above them."""
+    @property
+    def shown(self) -> Sequence[Sequence[str]]:
+        """The rows on the page."""
+        return self.rows[:MOST_ROWS]
 
-    @abstractmethod
-    def table_lines(self, table: Sequence[Row], explained: bool) -> list[str]:
-        """The lines of a table below its heading; `explained`: an earlier table was of the same
-        program."""
+    @property
+    def markdown(self) -> str:
+        """The whole table below its title, as wikis and pull requests take it."""
+        rule = ["---"] * len(self.columns)
+        lines = (f"| {' | '.join(map(_in_markdown, row))} |" for row in (self.heads, *self.rows))
+        heads, *rows = lines
+        title = [f"{_in_markdown(self.title)}\n"] if self.title else []
+        return "\n".join([*title, heads, f"| {' | '.join(rule)} |", *rows])
 
+    def text(self, terminal: Terminal, top: int | None = None) -> str:
+        """The first `top` rows, or all, on a terminal."""
+        shown = self.rows[:top]
+        rest = len(self.rows) - len(shown)
+        more = f"... and {rest} more: --top {len(self.rows)}" if rest else ""
+        parts = (self.title, table_text(self.columns, shown, terminal, self.colors), more)
+        return "\n".join(filter(None, parts))
 
-def comment(text: str) -> str:
-    """One line that begins with #, whatever the text contains."""
-    visible = "".join(letter if letter.isprintable() else " " for letter in text)
-    return f"# {' '.join(visible.split())}"
-
-
-def number(value: float | None) -> str:
-    """At least two decimals and three significant digits; N/A for None."""
-    if value is None:
-        return "N/A"
-    decimals = 2 - floor(log10(value)) if 0 < value < 1 else 2
-    return f"{value:.{decimals}f}"
-
-
-def backend_text(run: Mapping[str, Any]) -> str:
-    """`nccl (torch 2.9.0 of the venv /opt/venv, NCCL 2.27.5 loaded from torch's folder)`."""
-    backend = run["backend"]
-    return f"{backend['name']} ({backend.get('loaded') or backend.get('library', '')})"
-
-
-def preface(run: Mapping[str, Any], rows: Sequence[Row], tool: str) -> list[str]:
-    """What was measured and with which library, and the variables that are the same in all rows."""
-    world = run["world"]
-    label = f", label {run['label']}" if run["label"] else ""
-    lines = [
-        comment(
-            f"measured by commbench, printed in the columns of {tool}: run {run['run_id']}{label}"
-        ),
-        comment(
-            f"{backend_text(run)}, {world['size']} ranks, {world['nodes']} node(s),"
-            f" timing {run['timing']}"
-        ),
-    ]
-    shared = [
-        name
-        for name in HEADING_VARIABLES
-        if name not in IN_EVERY_HEADING and not _varies(rows, name)
-    ]
-    lines += [comment(f"wherever it applies: {_first_values(rows, shared)}")] if rows else []
-    return lines
+    def fixed(self, widths: Sequence[int]) -> list[str]:
+        """The rows in columns of fixed widths, for programs that read them."""
+        rights = [column.right for column in self.columns]
+        return [
+            "".join(
+                f" {text:>{width - 1}}" if right else f"{text:<{width}}"
+                for text, width, right in zip(row, widths, rights, strict=True)
+            )
+            for row in self.rows
+        ]
 
 
-def tables(rows: Iterable[Row], columns: Collection[str]) -> list[list[Row]]:
-    """The rows in tables, small messages first: rows of one table differ only in their sizes and
-    the given columns."""
-    varying = {*LINE_VARIABLES, *columns} - {"benchmark"}
-    shared = [column.name for column in VARIABLES if column.name not in varying]
-    rows_by_table = grouped(
-        rows, lambda row: tuple(natural_key(getattr(row, name)) for name in shared)
-    )
-    order = (
-        *(name for name in columns if name != "in_place"),
-        *SIZES,
-        "in_place",
-    )
-    return [
-        sorted(
-            rows_by_table[key], key=lambda row: [natural_key(getattr(row, name)) for name in order]
-        )
-        for key in sorted(rows_by_table)
-    ]
-
-
-def _key(row: Row, names: Iterable[str]) -> tuple[Any, ...]:
-    return tuple(natural_key(getattr(row, name)) for name in names)
-
-
-def heading(
-    table: Sequence[Row], rows: Sequence[Row], program: str, columns: Collection[str]
-) -> str:
-    """The program of the other tool, and the variables of this table that differ between tables."""
-    shown = [
-        name
-        for name in HEADING_VARIABLES
-        if name not in columns and (name in IN_EVERY_HEADING or _varies(rows, name))
-    ]
-    return comment(f"{table[0].benchmark}, as {program}: {_first_values(table, shown)}")
-
-
-def status_line(row: Row, more: str = "") -> str:
-    """The status of a row without numbers, and its reason."""
-    return comment(f"{row.status}: {format_bytes(row.message_bytes)}{more}: {row.reason}")
-
-
-def flag_lines(table: Iterable[Row]) -> list[str]:
-    """A line for each flag of the measured rows, with their sizes."""
-    sizes: dict[str, dict[str, None]] = {}
-    for row in table:
-        for flag in row.warnings or () if row.status == "ok" else ():
-            sizes.setdefault(flag, {})[format_bytes(row.message_bytes or 0)] = None
-    return [comment(f"{flag}: {', '.join(texts)}") for flag, texts in sorted(sizes.items())]
-
-
-def has_own_buffers(rows: Iterable[Row]) -> bool:
-    """Whether each message of a window had memory of its own, which no other tool does."""
-    return any(row.buffers == "own" and (row.window or 1) > 1 for row in rows)
-
-
-def _varies(rows: Iterable[Row], name: str) -> bool:
-    values = (getattr(row, name) for row in rows)
-    return len({value_text(value) for value in values if value is not None}) > 1
-
-
-def _first_values(rows: Sequence[Row], names: Iterable[str]) -> str:
-    """The first value of each variable that has one."""
-    first = {
-        name: next((each for row in rows if (each := getattr(row, name)) is not None), None)
-        for name in names
-    }
-    return ", ".join(
-        f"{name} {value_text(value)}"
-        for name, value in first.items()
-        if value not in (None, {}, ())
-    )
-
-
-# ---------------------------------------------------------------- a matrix of pairs
-
-
-def is_matrix(matrix: Matrix) -> bool:
-    """Whether there are too many pairs for a table, and at least half of all possible ones."""
-    return len(matrix.rows) > LONGEST_PAIR_TABLE and 2 * len(matrix.rows) >= len(matrix.ranks) ** 2
-
-
-def matrix_text(matrix: Matrix, named: Sequence[str], terminal: Terminal) -> str:
-    """Heading, cells, a line per class, flags and failures; cells only where they fit.
-
-    `named` are the variables to name in the heading. Messages in one direction are shown as rates,
-    other cases as times.
-    """
-    _, unit = matrix.quantity
-    shared = matrix.shared
-    values = {name: getattr(shared, name) for name in MATRIX_VARIABLES if name in named}
-    more = [f"{name} {value}" for name, value in values.items() if value is not None]
-    head = f"{shared.benchmark}, {', '.join([format_bytes(shared.message_bytes), *more])}"
-    what = "rate" if any(map(is_stream_soak, matrix.rows.values())) else "median"
-    cells = _matrix_lines(matrix) if len(matrix.ranks) <= MAX_MATRIX_RANKS else []
-    if not cells or max(map(len, cells)) > (terminal.width or WIDEST_MATRIX):
-        cells = []
-        head = f"{head}: {what} in {unit.name}"
-    else:
-        mark = ", ! slow" if matrix.slow else ""
-        head = f"{head}: {what} in {unit.name}, senders down, receivers across{mark}"
-    lines = _class_lines(matrix)
-    if symmetry := symmetry_text(matrix):
-        lines.append(f"  {symmetry}")
-    text = [head, *cells, *map(terminal.paragraph, lines), *_note_lines(matrix)]
-    return printable("\n".join(text))
-
-
-def _matrix_lines(matrix: Matrix) -> list[str]:
-    ranks = matrix.ranks
-    cells = dict.fromkeys(itertools.product(ranks, repeat=2), ".")
-    for pair, row in matrix.rows.items():
-        mark = "!" if pair in matrix.slow else ""
-        cells[pair] = f"{mark}{matrix.number(pair)}" if row.status == "ok" else str(row.status)[:4]
-    width = max(map(len, [*cells.values(), *map(str, ranks)]))
-    side = len(str(ranks[-1]))
-    lines = [[" " * side, *(f"{rank:>{width}}" for rank in ranks)]]
-    lines += [
-        [f"{first:>{side}}", *(cells[first, second].rjust(width) for second in ranks)]
-        for first in ranks
-    ]
-    return [f"  {'  '.join(line)}" for line in lines]
-
-
-def _class_lines(matrix: Matrix) -> list[str]:
-    """Median, fastest and slowest pair of each class."""
-    lines = []
-    for name, times in matrix.classes.items():
-        fastest, middle, slowest = matrix.extremes(name)
-        lines.append(
-            f"  {name}: {matrix.number(middle)} in {len(times)} pairs,"
-            f" fastest {matrix.number(fastest)} {pairs_text([fastest])},"
-            f" slowest {matrix.number(slowest)} {pairs_text([slowest])}"
-        )
-    return lines
-
-
-def _note_lines(matrix: Matrix) -> list[str]:
-    """The number of cases with each flag, and why cases were not measured."""
-    rows = matrix.rows.values()
-    flags = Counter(flag for row in rows for flag in row.warnings or ())
-    counts = ", ".join(f"{flag} {count}" for flag, count in sorted(flags.items()))
-    lines = [f"  flags: {counts}"] if flags else []
-    lost = (pair for pair, row in matrix.rows.items() if row.status != "ok")
-    reasons = grouped(lost, lambda pair: (matrix.rows[pair].status, matrix.rows[pair].reason))
-    for (status, reason), pairs in reasons.items():
-        named = some_of([pairs_text([pair]) for pair in sorted(pairs)], MAX_NAMED_PAIRS)
-        lines.append(f"  {status} {' '.join(named)}: {reason}")
-    return lines
+def _in_markdown(text: str) -> str:
+    return MARKDOWN_SIGNS.sub(r"\\\g<0>", printable(text).replace("\n", " "))

@@ -3,18 +3,19 @@ prints."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.analysis.case_names import case_names
 from commbench.core.terminal import TableColumn, Terminal, table_text
 from commbench.core.units import NO_NUMBER, Unit, format_number, format_seconds
 from commbench.results.row import Row
 
-from .streams import repetition_bytes
+from .streams import bit_unit, is_stream_soak, repetition_bytes
 
 MOST_LINES = 20  # of one case, unless all are asked for
 MOST_INTERVALS = 4096  # kept of one case; when there are more, neighbours are merged
@@ -41,6 +42,30 @@ def _readings(counters: Mapping[str, Any]) -> Iterator[tuple[int, str, float]]:
     columns = (counters.get(name, ()) for name in ("t_ns", "name", "value"))
     for t_ns, name, value in zip(*columns, strict=True):
         yield int(t_ns), str(name), float(value)
+
+
+def time_line_texts(
+    rows: Sequence[Row],
+    time_lines: Mapping[str, TimeLine | StreamLine],
+    terminal: Terminal,
+    every: bool,
+) -> list[str]:
+    """Those of all soaks, but of several streams only where every interval is asked for: each has
+    its line in a table."""
+    streams = [row for row in rows if is_stream_soak(row)]
+    shows_intervals = every or len(streams) == 1
+    ids = [row.case_id for row in rows]
+    name_of = dict(zip(ids, case_names(rows), strict=True)) if time_lines else {}
+    texts = []
+    for case_id, line in time_lines.items():
+        name = name_of.get(case_id, case_id)
+        if isinstance(line, TimeLine):
+            texts.append(line.text(name, terminal))
+        elif streams and shows_intervals:
+            texts.append(line.text(name, bit_unit(streams), terminal, every))
+    if streams and not shows_intervals:
+        texts.append("the intervals of each stream: commbench show RUN --intervals")
+    return texts
 
 
 # ---------------------------------------------------------------- times

@@ -73,6 +73,10 @@ UNKNOWN_FLAG = Flag(
 )
 
 
+def flag_named(name: str) -> Flag:
+    return FLAGS.get(name, UNKNOWN_FLAG)
+
+
 def binding_text(run: Mapping[str, Any]) -> str:
     """Whether each rank has cores of its own, from run.json; empty where that is not recorded."""
     provenance = mapping_or_empty(run.get("provenance"))

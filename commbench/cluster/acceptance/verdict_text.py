@@ -18,7 +18,8 @@ from commbench.cluster.acceptance.verdict import (
 from commbench.cluster.search.suspect_table import exclude_lines
 from commbench.core.layout import Layout
 from commbench.core.units import format_number, plural
-from commbench.report.section import Section, Table
+from commbench.report.section import Section
+from commbench.report.table import Table
 from commbench.results.columns import grouped
 from commbench.results.row import Measured
 from commbench.stats.thresholds import FALSE_ALARMS
@@ -53,7 +54,7 @@ def _nodes_table(verdicts: Sequence[NodeVerdict]) -> Table:
         for each in verdicts
     ]
     colors = {row: "red" for row, each in enumerate(verdicts) if each.outcome == "FAIL"}
-    return Table(("node", "verdict", *STAGE_NAMES), cells, colors=colors)
+    return Table.of(("node", "verdict", *STAGE_NAMES), cells, colors=colors)
 
 
 def _hidden_line(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
@@ -85,7 +86,7 @@ def _scaling_tables(acceptance: Acceptance) -> list[Table]:
         ]
         for benchmark, _, nodes, row in sorted(places, key=lambda each: each[:3])
     ]
-    return [Table(SCALING_HEADS, cells)] if cells else []
+    return [Table.of(SCALING_HEADS, cells)] if cells else []
 
 
 def _evidence_lines(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:

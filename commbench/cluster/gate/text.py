@@ -7,7 +7,8 @@ import math
 from commbench.cluster.gate.answers import ORDER, CaseAnswer, GateResult, loss_text
 from commbench.core.texts import microseconds_text
 from commbench.report.junit import JunitCase, junit_xml
-from commbench.report.section import Section, Table
+from commbench.report.section import Section
+from commbench.report.table import Table
 from commbench.stats.verdict import Comparison
 
 SUITE = "commbench accept"
@@ -23,7 +24,7 @@ def gate_section(result: GateResult) -> Section:
     answer rests on."""
     rows = gate_rows(result)
     colors = {number: ANSWER_COLORS[row[1]] for number, row in enumerate(rows) if row[1] != "PASS"}
-    cases = Table(GATE_HEADS, rows, priorities=PRIORITIES, colors=colors)
+    cases = Table.of(GATE_HEADS, rows, priorities=PRIORITIES, colors=colors)
     return Section(
         result.sentence(),
         [f"finding: {text}" for text in result.findings],

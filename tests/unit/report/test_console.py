@@ -12,8 +12,9 @@ from sample_cases import case_row
 
 import commbench
 from commbench.core.terminal import Terminal
-from commbench.report.console import Console, run_text
+from commbench.report.console import Console
 from commbench.report.footnotes import DIVIDED
+from commbench.report.run_text import run_text
 from commbench.report.streams import RAMP
 from commbench.report.time_lines import time_line
 from commbench.results.row import Row

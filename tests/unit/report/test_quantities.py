@@ -17,8 +17,8 @@ from commbench.report.quantities import (
     in_full,
     quoted,
     text_with_unit,
-    value_cell,
-    width_cell,
+    value_text,
+    width_text,
 )
 
 
@@ -76,7 +76,7 @@ def test_algbw_stands_beside_busbw_where_they_differ() -> None:
 
 def test_a_number_is_written_with_its_certainty_and_width() -> None:
     unit = MEDIAN.unit([row()])
-    assert (value_cell(row(), MEDIAN, unit), width_cell(row())) == ("~74.1", "±12%")
+    assert (value_text([row()], MEDIAN, unit), width_text([row()], MEDIAN)) == ("~74.1", "±12%")
     assert text_with_unit(row(), MEDIAN) == "~74.1 us ±12%"
     assert text_with_unit(row(ci_low_s=None, repetitions=2), MEDIAN) == "?74.1 us (n=2)"
 
@@ -84,6 +84,6 @@ def test_a_number_is_written_with_its_certainty_and_width() -> None:
 def test_without_a_number_stands_the_status_or_a_dash() -> None:
     failed = row(status="failed", median_s=None)
     unit = MEDIAN.unit([failed])
-    assert (value_cell(failed, MEDIAN, unit), width_cell(failed)) == ("failed", "")
-    assert value_cell(failed, ALGBW, ALGBW.unit([failed])) == "-"
+    assert (value_text([failed], MEDIAN, unit), width_text([failed], MEDIAN)) == ("failed", "")
+    assert value_text([failed], ALGBW, ALGBW.unit([failed])) == "-"
     assert text_with_unit(row(), BUSBW) == "-"

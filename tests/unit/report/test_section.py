@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from commbench.core.terminal import Terminal
-from commbench.report.section import Figure, Section, Table, clean, report_text
+from commbench.report.section import Figure, Section, clean, report_text
+from commbench.report.table import Table
 
 WIDE = Terminal(None)
 ROWS = [(f"all_reduce {number}", str(number)) for number in range(5)]
 SECTION = Section(
     "Title",
     [f"answer {number}" for number in range(5)],
-    [Table(("case", "time\nus"), ROWS, "of a table")],
+    [Table.of(("case", "time\nus"), ROWS, "of a table")],
     notes=["a note"],
 )
 
@@ -34,7 +35,7 @@ def test_top_cuts_lists_and_tables_and_says_so() -> None:
 def test_a_terminal_lacks_columns_of_low_priority_and_never_a_line_end(width: int) -> None:
     cells = ("p2p_latency 8 B", "1.00", "a source that is as long as a line of a terminal is wide")
     heads = ("case", "us", "source")
-    table = Table(heads, [cells], priorities={"source": 1})
+    table = Table.of(heads, [cells], priorities={"source": 1})
     text = Section("t", ["word " * 40], [table], notes=["word " * 40]).text(9, Terminal(width))
     assert max(map(len, text.splitlines())) <= width and "p2p_latency 8 B" in text
 
@@ -48,14 +49,3 @@ def test_the_terminal_has_its_sections_and_no_figure() -> None:
 
 def test_characters_that_html_and_xml_forbid_are_replaced() -> None:
     assert clean("a\x00b\x1b\ud800c\n") == "a\ufffdb\ufffd\ufffdc\n"
-
-
-def test_markdown_keeps_every_cell_in_its_place() -> None:
-    table = Table(("a|b", "time\nus"), [("x\ny", "*1* <b> \x1b")], "title")
-    assert table.markdown.splitlines() == [
-        "title",
-        "",
-        "| a\\|b | time us |",
-        "| --- | --- |",
-        "| x y | \\*1\\* \\<b> \\\\x1b |",
-    ]
