@@ -113,7 +113,7 @@ def _print_compared(
     answers = [f"{_of_setting(rules)}{comparison_summary(cases)}", drift_text(cases, base, new)]
     answers = [*filter(None, answers), *quoted_changes(cases, rules.by)]
     print(f"{paragraphs(answers, terminal)}\n")
-    print(comparison_table(cases))
+    print(comparison_table(cases).text(terminal))
     lines = [*caption(cases, rules), *unjoined(cases), ""]
     lines += [*side_lines(base, new, *equal), *provenance_lines(base, new, rules.by)]
     lines += [""] if rules.settings > 1 else []

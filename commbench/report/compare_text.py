@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +21,9 @@ from commbench.analysis.compare import (
     variable_text,
 )
 from commbench.analysis.machines import nodes_of
-from commbench.core.terminal import TableColumn, Terminal, table_text
+from commbench.core.terminal import TableColumn
 from commbench.core.texts import microseconds_text, some_of
-from commbench.core.units import format_factor, format_number, format_seconds, plural
+from commbench.core.units import NO_NUMBER, format_factor, format_number, format_seconds, plural
 from commbench.core.variables import NAMES, SIZES
 from commbench.results.columns import case_text, grouped
 from commbench.results.fact_scopes import MISSING, is_unknown, scope_of
@@ -35,7 +34,9 @@ from commbench.stats.launches import FEW_LAUNCHES, launch_medians
 from commbench.stats.thresholds import SUSPECT_SPREADS
 from commbench.stats.verdict import Verdict
 
-# of the columns that a narrow terminal may lack, and that are left out where they are empty
+from .table import Table
+
+# of the columns that a narrow terminal may lack
 COMPARISON_PRIORITIES = {
     "±": 1,
     "BASE median\nus": 2,
@@ -74,30 +75,9 @@ LARGEST_ADVICE = 1000  # launches
 # ---------------------------------------------------------------- the table
 
 
-def comparison_table(cases: Sequence[ComparedCase]) -> str:
-    """The table of the cases on both sides; variables that all of them share are named once, in the
-    title."""
-    shared, heads, lines = comparison_cells(cases)
-    texts = {"verdict", *NAMES}
-    columns = [
-        TableColumn(head, right=head not in texts, priority=COMPARISON_PRIORITIES.get(head, 0))
-        for head in heads
-    ]
-    verdicts = (line[heads.index("verdict")] for line in lines)
-    styles = {
-        number: VERDICT_COLORS[verdict]
-        for number, verdict in enumerate(verdicts)
-        if verdict in VERDICT_COLORS
-    }
-    terminal = Terminal.of(sys.stdout)
-    return f"{terminal.paragraph(shared)}\n{table_text(columns, lines, terminal, styles)}"
-
-
-def comparison_cells(
-    cases: Sequence[ComparedCase],
-) -> tuple[str, list[str], list[tuple[str, ...]]]:
-    """The variables that all cases on both sides share, then the headings and rows of their
-    table."""
+def comparison_table(cases: Sequence[ComparedCase]) -> Table:
+    """The cases on both sides; variables that all of them share are named once, in the title.
+    Columns without a value are left out."""
     both = on_both(cases)
     others = [name for name in NAMES if name != "benchmark" and name not in SIZES]
     by_benchmark = grouped(both, lambda case: case.variables.benchmark).values()
@@ -107,12 +87,25 @@ def comparison_cells(
         f"{name} {' '.join(texts)}" for name, texts in values.items() if len(texts) == 1
     )
     names = ["benchmark", *varying]
-    cells = [_case_cells(case) for case in both]
-    lines = [
-        (*(variable_text(getattr(case.variables, name)) for name in names), *own.values())
-        for case, own in zip(both, cells, strict=True)
+    cells = [
+        {name: variable_text(getattr(case.variables, name)) for name in names} | _case_cells(case)
+        for case in both
     ]
-    return shared, [*names, *cells[0]], lines
+    heads = [head for head in cells[0] if any(own[head] != NO_NUMBER for own in cells)]
+    columns = [
+        TableColumn(
+            head,
+            right=head not in ("verdict", *names),
+            priority=COMPARISON_PRIORITIES.get(head, 0),
+        )
+        for head in heads
+    ]
+    colors = {
+        number: VERDICT_COLORS[case.verdict]
+        for number, case in enumerate(both)
+        if case.verdict in VERDICT_COLORS
+    }
+    return Table(columns, [[own[head] for head in heads] for own in cells], shared, colors)
 
 
 def on_both(cases: Iterable[ComparedCase]) -> list[ComparedCase]:

@@ -26,7 +26,7 @@ from commbench.results.flags import flag_named
 from commbench.results.row import Row
 
 from . import plots
-from .compare_text import ab_notes, ab_sentence, comparison_cells
+from .compare_text import ab_notes, ab_sentence, comparison_table
 from .distributions import RawData, RowId
 from .documents import document_sections, known_curves, quiz_sections, soak_curves, times_of
 from .numbers import headline_table, lines_by_window, number_sections
@@ -108,12 +108,11 @@ def _answers(summary: Summary) -> Iterator[Section]:
 
 
 def _comparison(result: AbResult) -> Section:
-    shared, heads, rows = comparison_cells(result.cases)
-    used = [at for at in range(len(heads)) if any(row[at] != "-" for row in rows)]
-    cells = [[row[at] for at in used] for row in rows]
-    tables = table([heads[at] for at in used], cells, shared)
     return Section(
-        f"Comparison {result.folder.name}", [ab_sentence(result)], tables, notes=ab_notes(result)
+        f"Comparison {result.folder.name}",
+        [ab_sentence(result)],
+        [comparison_table(result.cases)],
+        notes=ab_notes(result),
     )
 
 

@@ -68,7 +68,8 @@ class Table:
         shown = self.rows[:top]
         rest = len(self.rows) - len(shown)
         more = f"... and {rest} more: --top {len(self.rows)}" if rest else ""
-        parts = (self.title, table_text(self.columns, shown, terminal, self.colors), more)
+        title = terminal.paragraph(self.title)
+        parts = (title, table_text(self.columns, shown, terminal, self.colors), more)
         return "\n".join(filter(None, parts))
 
     def fixed(self, widths: Sequence[int]) -> list[str]:

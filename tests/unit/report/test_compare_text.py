@@ -18,12 +18,12 @@ from sample_cases import case_row, measured_row
 import commbench
 from commbench.analysis.ab_results import AbResult, read_ab_results
 from commbench.analysis.compare import ComparedCase, Judged, Rules, Side, SideOfCase
+from commbench.core.terminal import Terminal
 from commbench.core.variables import NAMES
 from commbench.report.compare_text import (
     ab_sentence,
     caption,
     compared_facts,
-    comparison_cells,
     comparison_summary,
     comparison_table,
     days_apart,
@@ -129,9 +129,8 @@ def test_the_sentence_counts_every_case_of_both_sides(
 
 
 def test_a_column_has_one_unit_and_a_cell_without_a_number_a_dash() -> None:
-    text = comparison_table(
-        compared({"p99_ratio": 2.5}, EMPTY, {"verdict": "UNDECIDED"}),
-    )
+    cases = compared({"p99_ratio": 2.5}, EMPTY, {"verdict": "UNDECIDED"})
+    text = comparison_table(cases).text(Terminal(None))
     assert line_of(text, "8")[1:] == [
         "8",
         "4",
@@ -161,13 +160,8 @@ def test_a_column_has_one_unit_and_a_cell_without_a_number_a_dash() -> None:
     (units,) = (number for number, line in enumerate(lines) if line.startswith("benchmark"))
     assert lines[units - 1].split() == ["message", "BASE", "median", "NEW", "median"]
     assert lines[units].split()[:6] == ["benchmark", "B", "launches", "us", "us", "NEW"]
-    assert (
-        line_of(
-            comparison_table(compared({"base_s": 1.5, "message_bytes": 2**22})),
-            "4194304",
-        )[5]
-        == "1500000"
-    )
+    large = comparison_table(compared({"base_s": 1.5, "message_bytes": 2**22}))
+    assert line_of(large.text(Terminal(None)), "4194304")[5] == "1500000"
 
 
 def test_the_caption_says_that_a_latency_is_half_a_round_trip() -> None:
@@ -199,11 +193,11 @@ def test_launches_that_can_not_decide_so_many_cases_are_said() -> None:
 
 
 def test_variables_that_tell_cases_apart_are_columns() -> None:
-    shared, headings, _ = comparison_cells(
+    table = comparison_table(
         compared({"dtype": "float32", "pair": "0-1"}, {"dtype": "int32", "pair": "0-1"})
     )
-    assert {"layout 1x2", "pair 0-1"} <= set(shared.split(", "))
-    assert headings[:3] == ["benchmark", "dtype", "message\nB"]
+    assert {"layout 1x2", "pair 0-1"} <= set(table.title.split(", "))
+    assert table.heads[:3] == ["benchmark", "dtype", "message\nB"]
 
 
 def test_nothing_is_listed_where_all_is_used() -> None:
@@ -354,9 +348,9 @@ def test_it_is_found_from_above_and_from_a_side(
     )
     suspect = "2 of 2 cases SUSPECT, the worst all_reduce 1x2 8 B: 2.000 x ±0%"
     assert comparison_summary(result.cases) == suspect
-    _, heads, rows = comparison_cells(result.cases)
-    # p = 0.06 of 2 cases
-    assert [dict(zip(heads, row, strict=True))["verdict"] for row in rows] == ["SUSPECT"] * 2
+    table = comparison_table(result.cases)
+    verdict = table.heads.index("verdict")
+    assert [row[verdict] for row in table.rows] == ["SUSPECT"] * 2, "p = 0.06 of 2 cases"
 
 
 @pytest.mark.long
