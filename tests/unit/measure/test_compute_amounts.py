@@ -12,6 +12,7 @@ from commbench.benchmarks.all_reduce import AllReduce
 from commbench.core.case import Planned
 from commbench.core.variables import Case
 from commbench.measure.compute_amounts import ComputeAmount, compute_amount
+from commbench.results.row import Row, row_of
 
 TOGETHER = replace(CASE, overlap="matmul", timed="together")
 COMMUNICATION = replace(CASE, timed="communication")
@@ -22,9 +23,9 @@ def planned(case: Case) -> Planned:
     return Planned(0, case, AllReduce(), (0, 1), 1, 0, None)
 
 
-def row(case: Case, median_s: float, amount: int | None = None, **more: Any) -> dict[str, Any]:
+def row(case: Case, median_s: float, amount: int | None = None, **more: Any) -> dict[str, Row]:
     values = {"status": "ok", "median_s": median_s, "compute_amount": amount, **more}
-    return {case.case_id: values}
+    return {case.case_id: row_of(vars(case) | values)}
 
 
 def test_a_computation_takes_as_long_as_the_communication_alone() -> None:

@@ -21,6 +21,7 @@ from commbench.measure.recorder import Recorder
 from commbench.measure.transports import TransportEvidence
 from commbench.measure.visit_setup import VisitSetup
 from commbench.results.fan_out import FanOut
+from commbench.results.row import Row
 from commbench.runtime.control import hosted_world
 from commbench.runtime.exit_protocol import ENDS, read_ends
 from commbench.runtime.heartbeat import Heartbeat, Progress
@@ -58,7 +59,7 @@ class Ending:
         raise AssertionError("nothing has been measured")
 
     @property
-    def row(self) -> dict[str, Any] | None:
+    def row(self) -> Row | None:
         return self.recorder.rows.get(self.case_id)
 
 
@@ -93,7 +94,7 @@ def test_an_error_breaks_the_case_in_flight_and_is_recorded_with_its_stack() -> 
     broken = after_error(ending, ValueError("no such buffer"))
     assert str(broken).startswith("rank 0") and str(broken).endswith("ValueError: no such buffer")
     assert ending.row is not None
-    assert (ending.row["status"], ending.row["reason"]) == ("failed", str(broken))
+    assert (ending.row.status, ending.row.reason) == ("failed", str(broken))
     assert (ending.run["status"], ending.run["exit_status"]) == ("broken", 3)
     assert ending.run["reason"] == str(broken)
     assert ending.run["stacks"]["rank 0"][-1] == "ValueError: no such buffer"
@@ -136,7 +137,7 @@ def test_a_launchers_signal_after_a_rank_has_ended_breaks_the_case_in_flight(
     ending.early_end.heartbeat = cast(Heartbeat, Watched())
     assert not ending.early_end.find_lost_ranks(signal.SIGTERM)
     ending.early_end.save_after_signal(143)
-    assert ending.row is not None and ending.row["reason"] == "rank 1 has ended"
+    assert ending.row is not None and ending.row.reason == "rank 1 has ended"
     assert ending.run["reason"] == "rank 1 has ended"
     assert [end.reason for end in read_ends(tmp_path / "ends")] == ["rank 1 has ended"]
     assert ending.run["stacks"] == {"rank 0": ["main"]}

@@ -9,14 +9,16 @@ from sample_cases import case_row
 
 from commbench.config.expectations import parse_expectation
 from commbench.measure.expectations import Verdict, verdict_on
+from commbench.results.row import Row
 
 
-def row(size: int, status: str = "ok", **more: Any) -> dict[str, Any]:
-    values = case_row(benchmark="all_reduce", layout="1x2", message_bytes=size, status=status)
-    return {**values, "median_s": 1e-6 if status == "ok" else None, "reason": "no memory", **more}
+def row(size: int, status: str = "ok", **more: Any) -> Row:
+    values = {"benchmark": "all_reduce", "layout": "1x2", "message_bytes": size}
+    result = {"median_s": 1e-6 if status == "ok" else None, "reason": "no memory"}
+    return case_row(**values | {"status": status} | result | more)
 
 
-def verdict(text: str, *rows: dict[str, Any]) -> Verdict:
+def verdict(text: str, *rows: Row) -> Verdict:
     return verdict_on(parse_expectation(text), rows)
 
 
@@ -41,7 +43,7 @@ def test_each_case_meets_it_or_misses_it_or_was_not_measured() -> None:
     ],
 )
 def test_what_was_not_measured_is_not_met_unless_that_is_allowed(
-    rows: list[dict[str, Any]], missing: str, passes: bool
+    rows: list[Row], missing: str, passes: bool
 ) -> None:
     assert verdict("median_s<1e-5", *rows).passes(missing) is passes
 

@@ -88,7 +88,7 @@ def test_time_that_a_certain_case_leaves_goes_to_the_one_that_is_not() -> None:
     beside = Run(cases=2)
     assert alone.passes(visit) == {8: 6}
     assert beside.passes(visit) == {8: 12, 16: 6}, "at most twice its own time"
-    assert beside.recorder.rows[beside.cases[0].case.case_id]["stop_reason"] in ("ci", "budget")
+    assert beside.recorder.rows[beside.cases[0].case.case_id].stop_reason in ("ci", "budget")
 
 
 @pytest.mark.parametrize("cases", [3, 8])
@@ -112,7 +112,7 @@ def test_a_case_that_more_time_would_not_help_does_not_get_it() -> None:
 
     run = Run(cases=4)
     assert set(run.passes(visit).values()) == {6}
-    reasons = {row["message_bytes"]: row["stop_reason"] for row in run.recorder.rows.values()}
+    reasons = {row.message_bytes: row.stop_reason for row in run.recorder.rows.values()}
     assert reasons[8] == "noise_stable" and reasons[16] == "ci"
 
 
@@ -165,7 +165,7 @@ def test_a_row_tells_over_what_time_its_visits_are_spread_whatever_the_wall_cloc
         clock_s[0] = end_s
         run.visit(planned, 1e-3, 0.01)
     (row,) = run.recorder.rows.values()
-    assert row["visits_s"] == pytest.approx(5.0)
+    assert row.visits_s == pytest.approx(5.0)
 
 
 def test_all_rows_are_held_against_the_best_copy_of_the_run(
@@ -184,9 +184,9 @@ def test_all_rows_are_held_against_the_best_copy_of_the_run(
     assert run.recorder.has_measured_limits
     run.recorder.renew_limits(run.cases, run.conditions)
     rows = run.recorder.rows.values()
-    assert {row["limit_gb_per_s"] for row in rows} == {38.0}
-    assert [row["efficiency"] for row in rows] == [pytest.approx(1 / 38.0)] * 3
-    assert {row["visits"] for row in rows} == {1}
+    assert {row.limit_gb_per_s for row in rows} == {38.0}
+    assert [row.efficiency for row in rows] == [pytest.approx(1 / 38.0)] * 3
+    assert {row.visits for row in rows} == {1}
 
 
 def test_a_world_that_breaks_keeps_the_earlier_visits_of_its_case() -> None:
@@ -199,13 +199,9 @@ def test_a_world_that_breaks_keeps_the_earlier_visits_of_its_case() -> None:
         run.recorder.break_off(planned, "rank 1 was killed", AROUND, started)
     rows = run.recorder.rows
     kept, lost = (rows[planned.case.case_id] for planned in (visited, unvisited))
-    assert (kept["status"], kept["stop_reason"], kept["visits"]) == ("ok", "interrupted", 5)
-    assert kept["median_s"] == pytest.approx(1e-3) and kept["reason"] == "rank 1 was killed"
-    assert (lost["status"], lost["reason"], lost["median_s"]) == (
-        "failed",
-        "rank 1 was killed",
-        None,
-    )
+    assert (kept.status, kept.stop_reason, kept.visits) == ("ok", "interrupted", 5)
+    assert kept.median_s == pytest.approx(1e-3) and kept.reason == "rank 1 was killed"
+    assert (lost.status, lost.reason, lost.median_s) == ("failed", "rank 1 was killed", None)
 
 
 def test_a_case_that_is_refused_in_a_later_visit_keeps_its_visits() -> None:
@@ -218,12 +214,12 @@ def test_a_case_that_is_refused_in_a_later_visit_keeps_its_visits() -> None:
     for planned in run.cases:
         run.recorder.record(planned, Refused("out of memory at that moment"), AROUND, started)
     kept, skipped = (run.recorder.rows[planned.case.case_id] for planned in run.cases)
-    assert (kept["status"], kept["stop_reason"], kept["visits"]) == ("ok", "interrupted", 5)
-    assert "out of memory at that moment" in kept["reason"]
-    assert (skipped["status"], skipped["reason"]) == ("skipped", "out of memory at that moment")
+    assert (kept.status, kept.stop_reason, kept.visits) == ("ok", "interrupted", 5)
+    assert "out of memory at that moment" in str(kept.reason)
+    assert (skipped.status, skipped.reason) == ("skipped", "out of memory at that moment")
     assert run.recorder.next_pass(run.cases) == [], "this world does not try it again"
     assert run.recorder.end_visits(visited, AROUND)
-    assert run.recorder.rows[visited.case.case_id]["stop_reason"] == "interrupted"
+    assert run.recorder.rows[visited.case.case_id].stop_reason == "interrupted"
     assert run.recorder.has_left_out
 
 
@@ -232,4 +228,4 @@ def test_a_soak_in_which_the_world_breaks_has_failed() -> None:
     (planned,) = run.cases
     run.visit(planned, 1e-3, 0.01)
     run.recorder.break_off(planned, "rank 1 was killed", AROUND, datetime.now(timezone.utc))
-    assert run.recorder.rows[planned.case.case_id]["status"] == "failed"
+    assert run.recorder.rows[planned.case.case_id].status == "failed"

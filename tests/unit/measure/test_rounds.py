@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from commbench.measure.transports import TransportEvidence
 from commbench.measure.visit_setup import VisitSetup
 from commbench.results.fan_out import FanOut
 from commbench.results.load import read_rows
+from commbench.results.writer import Entry
 from commbench.runtime.control import hosted_world
 from commbench.runtime.heartbeat import Progress
 
@@ -44,19 +46,19 @@ class Kept:
     """A writer that keeps what it is given, by case id."""
 
     def __init__(self) -> None:
-        self.entries: dict[str, tuple[Any, Any, Any]] = {}
+        self.entries: dict[str, Entry] = {}
 
     def begin(self, run: Any, folder: str) -> None: ...
 
-    def cases(self, entries: Any) -> None:
-        self.entries |= {entry[0]["case_id"]: entry for entry in entries}
+    def cases(self, entries: Sequence[Entry]) -> None:
+        self.entries |= {entry.row.case_id: entry for entry in entries}
 
     def end(self, run: Any) -> None: ...
 
 
 def recorded(
     settings: Any, conditions: Conditions, cases: list[tuple[Planned, Samples]]
-) -> dict[str, tuple[Any, Any, Any]]:
+) -> dict[str, Entry]:
     """The rows and tables of cases, each visited once."""
     run = {"run_id": "r", "sweep_id": "s", "launches": {"planned": 1, "began": [0]}}
     recorder = Recorder(replace(settings, writers=()), run, len(cases))

@@ -15,6 +15,7 @@ from composed import FACTS, settings_of
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import Generator, default_rng
+from sample_cases import case_row
 from visited import add_visit
 
 from commbench.core.case import Planned, World
@@ -266,12 +267,12 @@ def test_two_typical_times_far_apart_are_in_the_interval_with_the_median(planned
         add_visit(record, planned, Samples((0, 1), blocks, 1, "ci", 0))
     assert estimate(record.visits).half_width < 0.01
     seen = row_of(planned, record)
-    assert seen["fast_mode_s"] == pytest.approx(35e-6, rel=0.02)
-    assert seen["slow_mode_s"] == pytest.approx(2e-3, rel=0.02)
-    assert seen["slow_share"] == pytest.approx(0.85, abs=0.03)
-    assert seen["ci_low_s"] == seen["fast_mode_s"] < 0.1 * seen["median_s"]
-    assert seen["ci_high_s"] >= seen["median_s"]
-    assert row_of(planned, recorded(planned, 1, 2, 3))["slow_share"] is None
+    assert seen.fast_mode_s == pytest.approx(35e-6, rel=0.02)
+    assert seen.slow_mode_s == pytest.approx(2e-3, rel=0.02)
+    assert seen.slow_share == pytest.approx(0.85, abs=0.03)
+    assert seen.ci_low_s == seen.fast_mode_s < 0.1 * seen.median_s
+    assert seen.ci_high_s >= seen.median_s
+    assert row_of(planned, recorded(planned, 1, 2, 3)).slow_share is None
 
 
 def test_a_case_drifts_if_half_of_its_visits_do() -> None:
@@ -497,7 +498,7 @@ def test_visits_blocks_and_repetitions_are_numbered_through_all_starts(
     for seed in range(before):
         stored.append(numbering.numbered(visit(seed)))
         numbering = numbering.after(stored[-1])
-    read = EarlierVisits({}, (), before, 4 * before, numbering.repetitions)
+    read = EarlierVisits(case_row(), (), before, 4 * before, numbering.repetitions)
     fewer = replace(read, last=0, blocks=0, repetitions={"measure": 7})
     assert Numbering.of([fewer, read]) == numbering, "of several rows the largest"
     third = numbering.numbered(visit(3))
@@ -564,12 +565,12 @@ def test_the_interval_of_the_rule_is_over_all_launches(planned: Planned) -> None
 
 
 def test_a_case_whose_samples_are_lost_begins_anew() -> None:
-    assert earlier_visits(EarlierVisits({}, (), last=2, blocks=8, repetitions={})) == []
+    assert earlier_visits(EarlierVisits(case_row(), (), last=2, blocks=8, repetitions={})) == []
 
 
 def test_what_one_visit_has_shown_stays_in_the_warnings(planned: Planned) -> None:
     earlier = read_back(planned, recorded(planned, 1), [0])
-    shown = {**earlier.row, "warnings": ["throttled", "overhead", "skewed"]}
+    shown = replace(earlier.row, warnings=("throttled", "overhead", "skewed"))
     record = CaseRecord(earlier_visits(replace(earlier, row=shown)))
     lasting = {"throttled", "overhead"}
     assert lasting <= set(row_of(planned, record).warnings), "without a new visit"
@@ -632,10 +633,10 @@ def test_a_number_of_ranks_that_waited_for_a_core_is_flagged(
         counts = tuple(Counts(rank, 1, {CORE_WAIT: share}) for rank, share in enumerate(of_ranks))
         add_visit(record, planned, replace(visit(number), counts=counts))
     values = row_of(planned, record)
-    assert values["core_wait_share"] == row_share
-    assert ("waited" in values["warnings"]) == is_flagged
+    assert values.core_wait_share == row_share
+    assert ("waited" in values.warnings) == is_flagged
     again = CaseRecord(earlier_visits(read_back(planned, record, [0, 1, 2])))
-    assert row_of(planned, again)["core_wait_share"] == row_share
+    assert row_of(planned, again).core_wait_share == row_share
 
 
 @pytest.mark.parametrize("thinned", [0, 1, 2])

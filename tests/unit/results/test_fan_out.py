@@ -157,7 +157,7 @@ def test_a_format_alone_names_the_folder_and_can_be_reported(
     assert load_run(folder)["status"] == "done" and set(
         commbench.load(folder)["message_bytes"]
     ) == {8}
-    assert len(read_results([folder]).cases) == len(commbench.load(folder)) > 0
+    assert len(read_results([folder]).rows) == len(commbench.load(folder)) > 0
 
 
 def test_the_rest_of_a_run_that_began_without_pyarrow_joins_its_json_lines(
@@ -175,6 +175,6 @@ def test_the_rest_of_a_run_that_began_without_pyarrow_joins_its_json_lines(
         export([str(folder), "--parquet"])
     assert resume([str(folder)]) == 0
     assert not (folder / "cases.parquet").exists()
-    assert {row["message_bytes"] for row in recorded_rows(folder).values()} == {8, 64}
+    assert {row.message_bytes for row in recorded_rows(folder).values()} == {8, 64}
     assert export([str(folder), "--parquet"]) == 0
     assert set(commbench.load(folder)["message_bytes"]) == {8, 64}

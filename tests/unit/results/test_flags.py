@@ -7,9 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
+from sample_cases import case_row
+from size_rows import frame_of_rows
 
 import commbench
 from commbench.results.flags import FLAGS, UNBOUND, binding_text, is_bound, shared_flags
+from commbench.results.load import rows_of_frame
 
 PACKAGE = Path(commbench.__file__).parent
 DOCUMENT = PACKAGE.parent / "docs" / "report.md"
@@ -42,9 +45,19 @@ def test_the_documentation_has_every_flag() -> None:
 
 
 def test_all_cases_have_a_flag_only_if_each_has_it() -> None:
-    rows = [{"warnings": ["skewed", "overhead"]}, {"warnings": "overhead"}]
+    rows = [case_row(warnings=["skewed", "overhead"]), case_row(warnings=["overhead"])]
     assert shared_flags(rows) == {"overhead"}
-    assert shared_flags([*rows, {"warnings": None}]) == shared_flags([]) == frozenset()
+    assert shared_flags([*rows, case_row()]) == shared_flags([]) == frozenset()
+
+
+def test_flags_that_a_user_gives_are_one_text_or_null() -> None:
+    frame = frame_of_rows([case_row(case_id=name, status="failed") for name in "abc"])
+    texts = frame.assign(warnings=["skewed overhead", "overhead", None])
+    assert [row.warnings for row in rows_of_frame(texts)] == [
+        ("skewed", "overhead"),
+        ("overhead",),
+        (),
+    ]
 
 
 @pytest.mark.parametrize(

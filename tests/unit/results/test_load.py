@@ -29,7 +29,13 @@ from commbench.cli.run import resume
 from commbench.core.errors import CommbenchError
 from commbench.report.summary import read_results
 from commbench.results.columns import arrow_schema
-from commbench.results.load import find_runs, load_run, read_rows
+from commbench.results.load import (
+    find_runs,
+    load_run,
+    read_case_rows,
+    read_rows,
+    rows_of_frame,
+)
 
 CASES = 3
 
@@ -206,7 +212,7 @@ def test_load_and_report_take_folders_files_and_lists_of_them(folder: Path) -> N
         [folder.parent],
     ):
         assert commbench.load(*paths).equals(whole)
-        assert len(read_results(paths).cases) == len(whole)
+        assert len(read_results(paths).rows) == len(whole)
     with pytest.raises(CommbenchError, match=r"no run\.json below .*nowhere"):
         commbench.load([folder / "nowhere"])
     with pytest.raises(CommbenchError, match="allowed: cases, samples, counters"):
@@ -216,16 +222,19 @@ def test_load_and_report_take_folders_files_and_lists_of_them(folder: Path) -> N
 def test_the_own_functions_take_both_forms(folder: Path) -> None:
     loaded = commbench.load(folder)
     stored = read_rows([folder])
-    assert [dict(family.variables) for family in families(loaded)] == [
-        dict(family.variables) for family in families(stored)
+    seen, *others = [
+        [family.variables for family in families(rows)]
+        for rows in (rows_of_frame(loaded), rows_of_frame(stored), read_case_rows([folder]))
     ]
+    assert {row.benchmark for row in seen} == {"p2p_latency", "all_reduce"}
+    assert all(seen == other for other in others)
     job = "ddp params=1000 dtype=float32"
     columns = ["step_s", "low_s", "high_s"]
     assert commbench.predict(loaded, job)[columns].equals(commbench.predict(stored, job)[columns])
     pairs = stored.assign(env=[[*map(list, env.items())] for env in stored["env"]])
     frames = [loaded, stored, pairs]
-    first, *others = [commbench.compare(frame, folder) for frame in frames]
-    assert set(first["sides"]) == {"both"} and all(first.equals(other) for other in others)
+    first, *rest = [commbench.compare(frame, folder) for frame in frames]
+    assert set(first["sides"]) == {"both"} and all(first.equals(other) for other in rest)
 
 
 def test_what_a_user_saves_with_pandas_is_read_again(folder: Path, tmp_path: Path) -> None:

@@ -9,10 +9,13 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from processes import in_terminal
+from sample_cases import case_row
 
+from commbench.results.row import Row
 from commbench.runtime.output import ERASE, LOG, PROGRESS, Reporter, State
 
 BAR = "[#####-----] 2 of 4 cases"
@@ -67,6 +70,7 @@ def test_before_the_first_case_it_says_what_is_started() -> None:
 
 CHILD = """
 import subprocess, sys, time
+from commbench.results.row import Measured
 from commbench.runtime.output import Reporter, relay_marks
 from commbench.runtime.printing import print_safely
 safely = print_safely(relay_marks())
@@ -74,9 +78,10 @@ safely.__enter__()
 reporter = Reporter()
 reporter.begin({"cases": 4, "at_most_s": 2.0, "folder": "/results"})
 for number in (1, 2):
-    row = {"case_id": number, "benchmark": "barrier", "layout": "1x2", "pair": None,
-           "message_bytes": 0, "status": "ok", "median_s": 5e-6, "visits": 1, "stop_reason": "ci"}
-    reporter.finished([row])
+    case = {"benchmark": "barrier", "backend": "gloo", "layout": "1x2", "engine": "python",
+            "message_bytes": 0, "elements": 0, "cache": "warm", "sync": "none", "timing": "quick"}
+    result = {"median_s": 5e-6, "visits": 1, "stop_reason": "ci"}
+    reporter.finished([Measured(case_id=str(number), **case, **result)])
 time.sleep(0.6)
 print("no end of line", end="")
 subprocess.run(["printf", "of a library\\nwithout an end"])
@@ -194,22 +199,20 @@ def test_a_process_that_is_left_behind_and_goes_on_writing_does_not_keep_the_par
     assert set(done.stderr.split()) == {"y"}
 
 
+def barrier_row(**values: Any) -> Row:
+    """A visit that took 2 us."""
+    names = {"case_id": "a", "benchmark": "barrier", "layout": "1x2", "message_bytes": 0}
+    return case_row(**names | {"status": "ok", "median_s": 2e-6} | values)
+
+
 def test_a_case_is_finished_after_its_last_visit(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv(PROGRESS, raising=False)
     reporter = Reporter()
     reporter.begin({"cases": 1, "at_most_s": 2.0, "folder": str(tmp_path)})
-    row = {
-        "case_id": "a",
-        "benchmark": "barrier",
-        "layout": "1x2",
-        "pair": None,
-        "message_bytes": 0,
-        "status": "ok",
-    }
     for visits, reason in ((1, "interrupted"), (2, "interrupted"), (3, "ci")):
-        reporter.finished([{**row, "median_s": 2e-6, "visits": visits, "stop_reason": reason}])
+        reporter.finished([barrier_row(visits=visits, stop_reason=reason)])
     lines = capsys.readouterr().err.splitlines()
     assert lines == [f"1 case, about 2.00 s: {tmp_path}", "[1/1] barrier 1x2: 2.00 us"]
 
@@ -226,9 +229,9 @@ def test_passes_and_their_cases_are_counted(
     shown = []
     visits = [("a", 1, ""), ("b", 1, ""), ("b", 2, "ci"), ("a", 2, ""), ("a", 3, "ci")]
     for case_id, number, reason in visits:
-        row = {"case_id": case_id, "benchmark": case_id, "layout": "1x2", "pair": None}
-        row |= {"message_bytes": 8, "status": "ok", "median_s": 2e-6, "visits": number}
-        reporter.finished([row | {"stop_reason": reason or "interrupted"}])
+        names = {"case_id": case_id, "benchmark": case_id, "message_bytes": 8}
+        reason = reason or "interrupted"
+        reporter.finished([barrier_row(**names, visits=number, stop_reason=reason)])
         state = reporter._state
         shown.append((state.number, state.done))
     assert shown == [(1, 1), (2, 0), (2, 1), (3, 1), (3, 2)]
@@ -244,17 +247,17 @@ def test_a_visit_costs_the_same_among_many_cases(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(PROGRESS, "1")
-    row = {"benchmark": "barrier", "layout": "1x2", "pair": None, "message_bytes": 0}
-    row |= {"status": "ok", "median_s": 2e-6, "visits": 1, "stop_reason": "interrupted"}
+    row = barrier_row(visits=1, stop_reason="interrupted")
 
     def visit_s(cases: int) -> float:
         reporter = Reporter()
         reporter.begin({"cases": cases, "at_most_s": 2.0, "folder": str(tmp_path)})
-        for case in range(cases - 500):
-            reporter.finished([row | {"case_id": str(case)}])
+        rows = [replace(row, case_id=str(case)) for case in range(cases)]
+        for each in rows[:-500]:
+            reporter.finished([each])
         begun_s = time.process_time()
-        for case in range(cases - 500, cases):
-            reporter.finished([row | {"case_id": str(case)}])
+        for each in rows[-500:]:
+            reporter.finished([each])
         return time.process_time() - begun_s
 
     assert visit_s(8000) < 4 * min(visit_s(500) for _ in range(3))
