@@ -10,7 +10,8 @@ from pathlib import Path
 from commbench.analysis.case_names import without_shared
 from commbench.analysis.cold_start import until_full_speed
 from commbench.core.terminal import Terminal
-from commbench.report.documents import KnownCurve, document_sections, known_curves, quiz_sections
+from commbench.report.documents import document_sections, known_curves, quiz_sections
+from commbench.report.plots import KnownCurve
 from commbench.report.section import report_text
 from commbench.report.streams import streams_text
 from commbench.report.summary import Summary, read_results

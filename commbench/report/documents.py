@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from commbench.analysis.cold_start import FULL_SPEED
 from commbench.analysis.documents import Compared, Document, experiment_of
@@ -15,6 +15,7 @@ from commbench.results.columns import grouped
 from commbench.results.intervals import interval_note, marks_note
 from commbench.results.row import Row
 
+from .plots import KnownCurve
 from .quantities import ALGBW, BUSBW, MEDIAN
 from .section import Section, Table
 
@@ -24,15 +25,6 @@ QUANTITIES = {each.column: each.name for each in (MEDIAN, ALGBW, BUSBW)} | {
     "rate_gb_per_s": ALGBW.name,
 }
 ANOTHER_MACHINE = "another machine"
-
-
-class KnownCurve(NamedTuple):
-    """A published curve: sizes in bytes or times in seconds, and values in the column's unit."""
-
-    name: str
-    column: str
-    at: tuple[float, ...]
-    values: tuple[float, ...]
 
 
 def document_sections(documents: Iterable[Document], hardware: Sequence[str]) -> Iterator[Section]:

@@ -28,6 +28,7 @@ from . import plots
 from .compare_text import ab_notes, ab_sentence, comparison_cells
 from .distributions import RawData, RowId
 from .documents import document_sections, known_curves, quiz_sections, soak_curves, times_of
+from .features import added_sections
 from .footnotes import flag_named
 from .numbers import headline_table, lines_by_window, number_sections
 from .quantities import MEDIAN, has_bandwidth, in_full, quoted, text_with_unit
@@ -58,12 +59,12 @@ FIT_HEADS = ("benchmark", "case", "sizes", "alpha", "1 / beta", "n 1/2", "misses
 CASE_HEADS = ("case", "time", "bandwidth", "limit GB/s", "flags", "runs")
 
 
-def sections(summary: Summary, raw: RawData, more: Iterable[Section] = ()) -> list[Section]:
-    """All sections that have something to show; `more` are those that an annex adds, behind the
-    answers."""
+def sections(summary: Summary, raw: RawData) -> list[Section]:
+    """All sections that have something to show."""
+    added = partial(added_sections, summary=summary)
     every = chain(
         _answers(summary),
-        more,
+        added("answers"),
         map(_comparison, summary.results.comparisons),
         quiz_sections(summary.results.rows, summary.results.records),
         document_sections(summary.documents, summary.hardware),
