@@ -6,6 +6,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter
 from typing import Literal
 
 from commbench.core.annexes import ANNEXES, annex, feature_packages
@@ -74,3 +76,11 @@ def added_sections(place: Place, summary: Summary) -> Iterator[Section]:
     for feature in features():
         if place in feature.sections:
             yield from feature.sections[place](summary)
+
+
+def checks_of(summary: Summary) -> Checks:
+    """Of all features, those of a kind together."""
+    found = [feature.checks(summary) for feature in features()]
+    every = chain.from_iterable(each.checks for each in found)
+    basis = chain.from_iterable(each.basis for each in found)
+    return Checks(sorted(every, key=attrgetter("kind")), [*basis])

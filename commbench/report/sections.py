@@ -72,6 +72,7 @@ def sections(summary: Summary, raw: RawData) -> list[Section]:
         _figures(summary, raw),
         _choices(summary),
         number_sections(summary.combined),
+        added("numbers"),
         _checks(summary),
         _origins(summary),
         _details(summary, raw),
@@ -230,7 +231,6 @@ def _choices(summary: Summary) -> Iterator[Section]:
 
 def _checks(summary: Summary) -> Iterator[Section]:
     """What does not look as it should, or as elsewhere."""
-    yield Section("Performance guidelines", summary.guideline_lines)
     overlaps = table(OVERLAP_HEADS, summary.overlaps)
     yield Section("Communication beside computation", tables=overlaps, notes=[OVERLAP_MEANING])
     gains = group_gains(summary.results.rows)

@@ -20,7 +20,6 @@ from commbench.analysis.combined_row import COMBINED, Combined
 from commbench.analysis.disturbances import JUDGED, disturbances_text
 from commbench.analysis.documents import Document, documents
 from commbench.analysis.effective_settings import settings_texts
-from commbench.analysis.guidelines import GuidelineResult, check_guidelines
 from commbench.analysis.headline import certainty_text, scope_text, unfinished_sentences
 from commbench.analysis.machines import Machine, machines_of, rank_differences, run_groups
 from commbench.analysis.normal import FAST, NO_VALUE, SLOW, Judged, judge
@@ -381,22 +380,6 @@ class Summary:
             " several"
         )
         return [*self.results.problems, *([beside] if apart else [])]
-
-    @functools.cached_property
-    def guidelines(self) -> GuidelineResult:
-        return check_guidelines(self.results.of_operations)
-
-    @property
-    def guideline_lines(self) -> list[str]:
-        """How many performance guidelines are violated, and a line for each violation."""
-        return [*self.guidelines.sentences(), *self.violation_lines]
-
-    @property
-    def violation_lines(self) -> list[str]:
-        return [
-            violation.text(self.combined.name(violation.variables, without=("pair",)))
-            for violation in self.guidelines.violations
-        ]
 
     def doubts(self) -> list[str]:
         """What to check before the numbers are used."""

@@ -24,6 +24,7 @@ from commbench.cluster.gate.answers import CaseAnswer, GateResult, known_value_t
 from commbench.cluster.gate.decision import GateCase, GateRules, suite_answers
 from commbench.core.errors import ConfigError
 from commbench.core.units import plural
+from commbench.report.features import checks_of
 from commbench.report.summary import Results, Summary
 from commbench.results.columns import grouped, row_order
 from commbench.stats.thresholds import SUSPECT_SPREADS, USUAL_LEVELS
@@ -123,7 +124,7 @@ def _findings(answers: Sequence[CaseAnswer], summary: Summary) -> Iterator[str]:
     for each in answers:
         if each.finding:
             yield f"{each.name}: {each.finding}."
-    yield from summary.violation_lines
+    yield from filter(None, (check.finding for check in checks_of(summary).checks))
     for judged in summary.judged:
         if judged.verdict != NORMAL:
             yield known_value_text(judged)

@@ -14,11 +14,10 @@ from commbench.cluster.gate.answers import (
     known_value_text,
     unmeasured_text,
 )
-from commbench.core.units import plural
+from commbench.report.features import checks_of
 from commbench.report.summary import Summary, reference_note
 from commbench.results.columns import case_text, row_order
 
-GUIDELINE = "guideline"
 KNOWN_VALUE = "known value"
 NO_BASELINE = (
     "No baseline was given: guidelines, limits of the hardware and known values decide alone. They"
@@ -35,7 +34,12 @@ def judge_without_baseline(summary: Summary) -> GateResult:
         CaseAnswer(row.benchmark, case_text(row), "FAIL", unmeasured_text(row))
         for row in unmeasured
     ]
-    answers += _guideline_answers(summary)
+    checks = checks_of(summary)
+    answers += [
+        CaseAnswer(each.kind, each.name, each.answer, each.reason)
+        for each in checks.checks
+        if each.answer is not None
+    ]
     answers += _known_value_answers(summary)
     measured = [row for row in rows if row.status == "ok"]
     findings = [f"{case_text(row)}: {above_limit(row)}." for row in measured if is_impossible(row)]
@@ -46,21 +50,6 @@ def judge_without_baseline(summary: Summary) -> GateResult:
         tuple(findings),
         tuple(summary.unfinished),
     )
-
-
-def _guideline_answers(summary: Summary) -> Iterator[CaseAnswer]:
-    result = summary.guidelines
-    for violation in result.violations:
-        name = summary.combined.name(violation.variables, without=("pair",))
-        title = f"{violation.guideline.name}: {name}"
-        yield CaseAnswer(GUIDELINE, title, "FAIL", violation.text(name).removesuffix("."))
-    if result.undecided:
-        reason = " ".join(result.sentences())
-        yield CaseAnswer(GUIDELINE, "undecided comparisons", "UNDECIDED", reason)
-    if result.comparisons and not result.violations:
-        compared = plural(result.comparisons, "comparison", "comparisons")
-        rules = plural(result.rules, "guideline", "guidelines")
-        yield CaseAnswer(GUIDELINE, f"{rules}, {compared}", "PASS")
 
 
 def _known_value_answers(summary: Summary) -> Iterator[CaseAnswer]:

@@ -148,16 +148,6 @@ def test_launches_follow_one_another_until_a_world_ends_the_run(
     assert resumed == [None, *[Resume.LAUNCH] * (len(ends) - 1)]
 
 
-def test_the_guidelines_experiment_ends_with_its_answer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["experiment=guidelines", "backend=simulated", "scale=cpu", "sizes=[32,1KiB]"]
-    words += ["benchmark=[all_reduce,reduce,broadcast]", f"output={tmp_path}"]
-    assert run(words) == 0
-    *_, answer = capsys.readouterr().out.split("Performance guidelines\n")
-    assert answer.startswith("  * ") and "all_reduce <= reduce + broadcast" in answer
-
-
 def test_the_quiz_ends_with_its_answer_and_the_report_has_it_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from places import ROOT
+from places import EXPERIMENTS
 
 from commbench.__main__ import main
 from commbench.config.compose import ConfigComposer
@@ -25,8 +25,7 @@ from commbench.runtime import launch
 from commbench.runtime.control import hosted_world
 from commbench.runtime.launchers.requirements import check_experiment
 
-CONF = ROOT / "conf" / "experiment"
-NAMES = sorted(file.stem for file in CONF.glob("*.yaml"))
+NAMES = sorted(EXPERIMENTS)
 LARGE = {"openbsd_soak", "mvapich_cloud"}  # thousands of cases
 OSU = [2**power for power in range(23)]  # 1 B to 4 MiB
 
@@ -59,14 +58,14 @@ def jobs_of(name: str) -> tuple[Job, ...]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_begins_with_its_command(name: str) -> None:
-    header, command, *_ = (CONF / f"{name}.yaml").read_text().splitlines()
+    header, command, *_ = EXPERIMENTS[name].read_text().splitlines()
     assert header == "# @package _global_"  # Hydra reads it in the first line only
     assert command.startswith(f"# commbench experiment={name}")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_has_both_scales(name: str) -> None:
-    node = yaml.safe_load((CONF / f"{name}.yaml").read_text())
+    node = yaml.safe_load(EXPERIMENTS[name].read_text())
     assert set(node["parts"]) == {"full", "cpu"}
     assert all(isinstance(line, str) and line for lines in node["parts"].values() for line in lines)
 
