@@ -18,7 +18,6 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import DictConfig, open_dict
 
-from commbench.analysis.exchange_quiz import QUIZ
 from commbench.benchmarks.stream import Stream
 from commbench.config.keys import NO_STAGE
 from commbench.config.settings import Job
@@ -293,17 +292,15 @@ def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:
     """What the runs of an experiment say, where a feature knows it."""
     if not folders or experiment is None:
         return
-    from commbench.analysis.reference import of_experiment
     from commbench.report.features import features
 
     answers = [answer for feature in features() if (answer := feature.answer_of(experiment))]
-    if not answers and experiment != QUIZ and not of_experiment(experiment):
+    if not answers:
         return
     absent = [module for module in ("pandas", "pyarrow") if not is_installed(module)]
     if absent:
         print_error(f"the answer of experiment={experiment}: {how_to_install(absent[0])}")
         return
-    from commbench.report.documents import document_sections, quiz_sections
     from commbench.report.section import report_text
     from commbench.report.summary import Summary, read_results
 
@@ -314,12 +311,7 @@ def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:
         if not any(rows_of(folder) for folder in recorded):  # the runs have said why
             return
         summary = Summary(read_results([str(folder) for folder in recorded]))
-        sections = [
-            *quiz_sections(summary.results.rows, summary.results.records),
-            *document_sections(summary.documents, summary.hardware),
-        ]
-        if answers:
-            sections = [section for answer in answers for section in answer(summary)]
+        sections = [section for answer in answers for section in answer(summary)]
         text = report_text(sections, MOST_ANSWER_ROWS, Terminal.of(sys.stdout))
         print(f"\n{text}", end="", flush=True)
     except CommbenchError as error:  # which does not change the exit status of the runs

@@ -84,3 +84,11 @@ def checks_of(summary: Summary) -> Checks:
     every = chain.from_iterable(each.checks for each in found)
     basis = chain.from_iterable(each.basis for each in found)
     return Checks(sorted(every, key=attrgetter("kind")), [*basis])
+
+
+def doubts_on(summary: Summary) -> list[str]:
+    return [*chain.from_iterable(feature.doubts(summary) for feature in features())]
+
+
+def curves_beside(summary: Summary, rows: Sequence[Row]) -> list[KnownCurve]:
+    return [*chain.from_iterable(feature.curves(summary, rows) for feature in features())]

@@ -96,6 +96,14 @@ class KnownCurve(NamedTuple):
     values: tuple[float, ...]
 
 
+def times_of(rates: Iterable[KnownCurve], message_bytes: int) -> list[KnownCurve]:
+    """The same curves as seconds of one message."""
+    return [
+        each._replace(values=tuple(message_bytes * 1e-9 / rate for rate in each.values))
+        for each in rates
+    ]
+
+
 @contextmanager
 def _drawn(title: str, size: tuple[float, float] = INCHES) -> Iterator[tuple[Axes, list[Figure]]]:
     """Axes to draw on, and a list that has the figure at the end of the block."""

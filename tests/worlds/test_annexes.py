@@ -77,3 +77,10 @@ def test_what_an_annex_would_do_is_refused_in_one_line(
     assert searching.returncode == 2
     assert searching.stderr.count("\n") == 1 and "commbench.cluster" in searching.stderr
     assert "commbench.cluster" in run(without_annexes, tmp_path, "locate").stderr
+
+
+def test_what_a_feature_would_know_is_refused_with_its_name(tmp_path: Path) -> None:
+    env = without(tmp_path, "features/documents")
+    refused = run(env, tmp_path, "backend=simulated", "expect=normal")
+    needed = "expect=normal needs commbench.features.documents, which is not there"
+    assert (refused.returncode, refused.stderr) == (2, f"commbench: {needed}\n")

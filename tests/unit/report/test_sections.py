@@ -53,7 +53,7 @@ def test_answers_come_first_and_what_an_annex_adds_behind_them(
 
 def test_what_has_nothing_to_show_is_left_out(three_ways: Path) -> None:
     titles = by_title(summary_of(three_ways))
-    assert {"What a layer adds", "Best backend and layout for each size", "Machines"} <= set(titles)
+    assert {"Best backend and layout for each size", "Machines"} <= set(titles)
     assert not {"All pairs", "Over time", "Groups at once", "Not measured"} & set(titles)
 
 
@@ -67,21 +67,6 @@ def test_a_stream_is_at_full_speed_at_the_end_of_its_first_interval_there(tmp_pa
     summary = summary_of(tmp_path)
     assert summary.full_speed_s()[0] == pytest.approx(1.1)
     assert any("full speed after 1.1 s" in text for text in by_title(summary)["Answers"].sentences)
-
-
-def test_whether_numbers_are_normal_is_said_in_these_words_or_with_the_value(
-    tmp_path: Path,
-) -> None:
-    run_of(tmp_path, 1, label="somewhere")
-    (sentence,) = by_title(summary_of(tmp_path))["Is this number normal?"].sentences
-    assert "no value for this kind of machine" in sentence
-    vm = {"host.hostname": "a", "host.cpu_model": "AMD EPYC", "host.cpu_logical_cores": 2}
-    run_of(tmp_path / "vm", 1, provenance={"nodes": [vm]})
-    section = by_title(summary_of(tmp_path / "vm", "p2p_latency"))["Is this number normal?"]
-    ((case, _, known, _, which, source, _),) = section.tables[0].rows
-    assert case.startswith("p2p_latency 32 B") and known.endswith("218 ns .. 2.17 us")
-    assert which.endswith("2 cores of an AMD EPYC: MPI over shared memory")
-    assert source.startswith("commbench docs/perf.md, 2026-11-21")
 
 
 def test_the_answers_say_how_well_the_numbers_are_known_and_why(tmp_path: Path) -> None:
