@@ -12,7 +12,6 @@ from commbench.analysis.case_names import telling, without_shared
 from commbench.analysis.fit import Family, families
 from commbench.core.texts import setting_texts
 from commbench.core.units import natural_key
-from commbench.report.documents import KnownCurve
 from commbench.report.figures import (
     BAND_OPACITY,
     GRID,
@@ -27,6 +26,7 @@ from commbench.report.figures import (
     size_ticks,
     with_gaps,
 )
+from commbench.report.plots import KnownCurve
 from commbench.results.columns import grouped
 from commbench.results.load import plain, rows_of_frame
 

@@ -18,7 +18,6 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import DictConfig, open_dict
 
-from commbench.analysis.exchange_quiz import QUIZ
 from commbench.benchmarks.stream import Stream
 from commbench.config.keys import NO_STAGE
 from commbench.config.settings import Job
@@ -45,7 +44,6 @@ from commbench.runtime.launchers.srun import Srun, pmi
 from .options import show_command
 
 MOST_ANSWER_ROWS = 1000  # of a table, or violations
-GUIDELINES = "guidelines"  # experiments
 # runs the jobs one after the other in this process
 HERE = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 STATUSES = ("ok", "failed", "invalid", "skipped")
@@ -298,20 +296,19 @@ def _has_only_stream_soaks(job: Job) -> bool:
 
 
 def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:
-    """What the runs of an experiment say: the violations of `guidelines`, the answer of the MPI
-    quiz, and their values beside those of its document, if it has one."""
-    from commbench.analysis.reference import of_experiment
-
+    """What the runs of an experiment say, where a feature knows it."""
     if not folders or experiment is None:
         return
-    if experiment not in (GUIDELINES, QUIZ) and not of_experiment(experiment):
+    from commbench.report.features import features
+
+    answers = [answer for feature in features() if (answer := feature.answer_of(experiment))]
+    if not answers:
         return
     absent = [module for module in ("pandas", "pyarrow") if not is_installed(module)]
     if absent:
         print_error(f"the answer of experiment={experiment}: {how_to_install(absent[0])}")
         return
-    from commbench.report.documents import document_sections, quiz_sections
-    from commbench.report.section import Section, report_text
+    from commbench.report.section import report_text
     from commbench.report.summary import Summary, read_results
 
     from .show import rows_of
@@ -321,12 +318,7 @@ def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:
         if not any(rows_of(folder) for folder in recorded):  # the runs have said why
             return
         summary = Summary(read_results([str(folder) for folder in recorded]))
-        sections = [
-            *quiz_sections(summary.results.rows, summary.results.records),
-            *document_sections(summary.documents, summary.hardware),
-        ]
-        if experiment == GUIDELINES:
-            sections = [Section("Performance guidelines", summary.guideline_lines)]
+        sections = [section for answer in answers for section in answer(summary)]
         text = report_text(sections, MOST_ANSWER_ROWS, Terminal.of(sys.stdout))
         print(f"\n{text}", end="", flush=True)
     except CommbenchError as error:  # which does not change the exit status of the runs

@@ -13,15 +13,19 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hydra import compose, initialize_config_module
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from omegaconf.resolvers import oc
 from yaml import YAMLError  # type: ignore[import-untyped]
 
+from commbench.core.annexes import feature_packages
 from commbench.core.errors import ConfigError, no_permission
 from commbench.core.secrets import is_secret
 from commbench.core.states import STAGES
@@ -68,6 +72,14 @@ def working_folder() -> Path:
         ) from error
 
 
+class FeatureFiles(SearchPathPlugin):
+    """Experiments lie with their features."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for package in feature_packages():
+            search_path.append("commbench", f"pkg://{package}")
+
+
 class ConfigComposer:
     """Context in which Hydra composes commbench's configuration, with a folder of the user's own
     files."""
@@ -88,6 +100,7 @@ class ConfigComposer:
 
     def __enter__(self) -> ConfigComposer:
         GlobalHydra.instance().clear()
+        Plugins.instance().register(FeatureFiles)
         self._context = initialize_config_module(
             "commbench.conf", version_base="1.3", job_name="commbench"
         )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from commbench.results.row import Measured
 from commbench.stats.interval import Interval
 
 from .distributions import Launches
-from .documents import KnownCurve
 from .figures import (
     BAD_COLOUR,
     BAND_OPACITY,
@@ -84,6 +83,25 @@ LARGEST_STEP = 3.0  # in usual steps; a longer one is a gap in the line
 LARGEST_WITH_NUMBERS = 16  # ranks; a larger matrix has colours only
 UNKNOWN = Interval(math.nan)
 FULL_SCALE = 2.0  # the ratio to the fastest of its class that has the darkest colour
+OVER_TIME = "rate_gb_per_s"  # of intervals, not a column of the rows
+
+
+class KnownCurve(NamedTuple):
+    """A published curve: sizes in bytes or times in seconds, and values in the unit of the column,
+    which is OVER_TIME for times."""
+
+    name: str
+    column: str
+    at: tuple[float, ...]
+    values: tuple[float, ...]
+
+
+def times_of(rates: Iterable[KnownCurve], message_bytes: int) -> list[KnownCurve]:
+    """The same curves as seconds of one message."""
+    return [
+        each._replace(values=tuple(message_bytes * 1e-9 / rate for rate in each.values))
+        for each in rates
+    ]
 
 
 @contextmanager

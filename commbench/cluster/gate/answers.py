@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from commbench.analysis.normal import Judged
 from commbench.core.units import format_factor, format_number, plural
 from commbench.results.row import Row
 from commbench.stats.verdict import Comparison
@@ -115,12 +114,4 @@ def above_limit(row: Row) -> str:
     return (
         f"{format_number(rate)} GB/s is above the limit of {limit} GB/s ({row.limit_name}): one of"
         " the two is wrong"
-    )
-
-
-def known_value_text(judged: Judged) -> str:
-    """What a case has beside a published value."""
-    return (
-        f"{judged.case}: {judged.measured} is {judged.verdict} ({judged.expected} on"
-        f" {judged.reference.title})."
     )

@@ -18,9 +18,9 @@ from sample_cases import case_row
 from commbench.analysis.combined import combine_runs
 from commbench.analysis.slow_pairs import matrices
 from commbench.report import plots
-from commbench.report.documents import KnownCurve
 from commbench.report.figures import Colours, with_gaps
 from commbench.report.numbers import lines_by_window
+from commbench.report.plots import KnownCurve
 from commbench.report.quantities import MEDIAN
 from commbench.report.section import Figure
 from commbench.report.summary import read_results

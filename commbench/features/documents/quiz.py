@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from commbench.analysis.case_names import shown_value
 from commbench.core.layout import Layout
 from commbench.results.columns import grouped
 from commbench.results.row import Row
-
-from .case_names import shown_value
 
 INT_BYTES = 4
 QUIZ = "exchange_quiz"  # the experiment

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from commbench.core.units import format_bytes, format_number, format_seconds
+from commbench.analysis.fit import WHOSE
+from commbench.analysis.slow_pairs import UNUSABLE
+from commbench.core.units import format_bytes, format_number, format_seconds, plural
 from commbench.results.row import Row
 from commbench.stats.thresholds import FAR_FROM_NORMAL
 
-from .fit import WHOSE
 from .reference import UNITS, Reference, references
-from .slow_pairs import UNUSABLE
 
 NORMAL = "normal"
 FAST = "faster"
@@ -114,3 +114,23 @@ def _judged_case(
         origin = "a guess:"
     ends = point.text(lambda number: write(number * scale))
     return Judged(reference, case, write(value), f"{origin} {ends}", verdict, causes)
+
+
+def reference_note(judged: Sequence[Judged]) -> str:
+    """How many known values apply."""
+    if judged:
+        own = sum(case.reference.is_own for case in judged)
+        guesses = sum(case.reference.guess for case in judged)
+        others = len(judged) - own - guesses
+        counts = [f"{others} published"] if others else []
+        counts += [f"{own} measured by commbench itself"] if own else []
+        counts += [plural(guesses, "guess", "guesses")] if guesses else []
+        return (
+            f"Known values of this kind of machine: {', '.join(counts)}; far is beyond a factor of"
+            f" {FAR_FROM_NORMAL}, or beyond the threshold of a check."
+        )
+    machines = {each.machine for each in references()}
+    return (
+        f"There is {NO_VALUE} and these cases; {len(references())} values of {len(machines)} kinds"
+        " are known."
+    )

@@ -17,14 +17,14 @@ from sample_cases import CASE
 from size_rows import rows_of
 
 import commbench
-from commbench.analysis.guidelines import (
+from commbench.cli.report import report
+from commbench.core.layout import Layout
+from commbench.features.guidelines.rules import (
     DIVIDED_COLLECTIVES,
     GUIDELINES,
     GuidelineResult,
     check_guidelines,
 )
-from commbench.cli.report import report
-from commbench.core.layout import Layout
 from commbench.report.summary import read_results
 
 ALPHA_S = 2e-6

@@ -7,7 +7,7 @@ from typing import Any
 
 from sample_cases import case_row
 
-from commbench.analysis.layers import layers_of
+from commbench.features.documents.layers import layers_of
 
 LAYERS = {("mpi", "native"): 1e-6, ("mpi", "python"): 3e-6, ("gloo", "python"): 60e-6}
 

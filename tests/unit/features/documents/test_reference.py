@@ -7,9 +7,8 @@ import re
 
 import pytest
 
-from commbench.analysis.documents import OVER_TIME
-from commbench.analysis.normal import JUDGED_COLUMNS
-from commbench.analysis.reference import (
+from commbench.features.documents.normal import JUDGED_COLUMNS
+from commbench.features.documents.reference import (
     DERIVED_FACTS,
     UNITS,
     Point,
@@ -17,6 +16,7 @@ from commbench.analysis.reference import (
     read_file,
     references,
 )
+from commbench.features.documents.values import OVER_TIME
 from commbench.results.columns import CASES
 
 COLUMNS = {column.name: column for column in CASES}

@@ -17,23 +17,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from commbench.analysis.case_names import telling
+from commbench.analysis.cold_start import CASE_KEY, stored_intervals, until_full_speed
+from commbench.analysis.fit import key
+from commbench.analysis.symmetric_pairs import SYMMETRIC
 from commbench.core.texts import name_of
+from commbench.report.plots import OVER_TIME
 from commbench.results.columns import grouped
 from commbench.results.intervals import interval_of
 from commbench.results.row import Measured, Row
 from commbench.stats.interval import Interval, of_formula
 from commbench.stats.verdict import compare_launches
 
-from .case_names import telling
-from .cold_start import CASE_KEY, stored_intervals, until_full_speed
-from .fit import key
 from .reference import UNITS, Point, Reference, fact, of_experiment
-from .symmetric_pairs import SYMMETRIC
 
 if TYPE_CHECKING:
     import pandas as pd
 
-OVER_TIME = "rate_gb_per_s"  # of intervals, not a column of the rows
 GIVEN = ("world_size", "message_bytes")  # what a program was given: no result to compare
 EXPERIMENT = "experiment="  # among the overrides in run.json
 REPEATED = ("pair", "window")  # alike cases differ in these; a window may shrink with the size

@@ -13,8 +13,8 @@ from generated_results import row, run_of
 from sample_cases import case_row
 
 from commbench.analysis.combined import combine_runs
-from commbench.analysis.normal import FAST, NORMAL, SLOW, judge
-from commbench.cli.rank import verdict_on_normal
+from commbench.features.documents.expectation import verdict_on_normal
+from commbench.features.documents.normal import FAST, NORMAL, SLOW, judge
 from commbench.results.columns import arrow_schema
 from commbench.results.row import Row
 

@@ -22,6 +22,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from commbench.analysis.case_names import FAMILY_VARIABLES
+from commbench.analysis.combined import MATRIX_PAIRS, one_case
+from commbench.analysis.fit import answerable
 from commbench.core.layout import ACROSS_NODES, SAME_NODE, Layout, Link, Pair, single_pair
 from commbench.core.units import format_bytes, format_factor, format_seconds, plural
 from commbench.core.variables import NO_DTYPE
@@ -29,10 +32,6 @@ from commbench.results.columns import grouped
 from commbench.results.row import Measured, Row
 from commbench.stats.difference import ALPHA, holm, launches_needed, mann_whitney
 from commbench.stats.thresholds import GUIDELINE_MARGIN
-
-from .case_names import FAMILY_VARIABLES
-from .combined import MATRIX_PAIRS, one_case
-from .fit import answerable
 
 MOST_GUIDELINE_ROWS = 20_000
 # A message is rounded down to whole blocks, by less than this share of it.

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from commbench.analysis.cold_start import FULL_SPEED
-from commbench.analysis.documents import Compared, Document, experiment_of
-from commbench.analysis.exchange_quiz import QUIZ, quiz_answer
-from commbench.analysis.reference import UNITS, Point, Reference
 from commbench.core.texts import size_text, span_text
 from commbench.core.units import format_factor, format_number, format_seconds, plural
+from commbench.report.plots import KnownCurve
+from commbench.report.quantities import ALGBW, BUSBW, MEDIAN
+from commbench.report.section import Section
+from commbench.report.table import Table
 from commbench.results.columns import grouped
 from commbench.results.intervals import interval_note, marks_note
 from commbench.results.row import Row
 
-from .quantities import ALGBW, BUSBW, MEDIAN
-from .section import Section
-from .table import Table
+from .quiz import QUIZ, quiz_answer
+from .reference import UNITS, Point, Reference
+from .values import Compared, Document, experiment_of
 
 HEADS = ("ours", "published", "ours / published")
 QUANTITIES = {each.column: each.name for each in (MEDIAN, ALGBW, BUSBW)} | {
@@ -25,15 +26,6 @@ QUANTITIES = {each.column: each.name for each in (MEDIAN, ALGBW, BUSBW)} | {
     "rate_gb_per_s": ALGBW.name,
 }
 ANOTHER_MACHINE = "another machine"
-
-
-class KnownCurve(NamedTuple):
-    """A published curve: sizes in bytes or times in seconds, and values in the column's unit."""
-
-    name: str
-    column: str
-    at: tuple[float, ...]
-    values: tuple[float, ...]
 
 
 def document_sections(documents: Iterable[Document], hardware: Sequence[str]) -> Iterator[Section]:
@@ -151,32 +143,22 @@ def _missing(document: Document) -> list[str]:
 
 
 def known_curves(documents: Iterable[Document], rows: Sequence[Row]) -> list[KnownCurve]:
-    """The curves over size of the documents that fit some of these rows."""
+    """The curves of the documents, over size and over time, that fit some of these rows."""
     references = {id(each.reference): each.reference for one in documents for each in one.compared}
     return [
-        _curve(each, [point for point in each.points if point.message_bytes])
+        _curve(each, points)
         for each in references.values()
-        if len(each.points) > 1 and each.points[0].message_bytes and any(map(each.fits, rows))
+        if (points := _points(each)) and any(map(each.fits, rows))
     ]
 
 
-def soak_curves(documents: Iterable[Document], row: Row) -> list[KnownCurve]:
-    """The published rates of a soak like this row over time, in GB/s."""
-    references = {
-        id(each.reference): each.reference
-        for one in documents
-        for each in one.compared
-        if each.point.at_s is not None and each.reference.fits(row)
-    }
-    return [_curve(each, each.points) for each in references.values()]
-
-
-def times_of(rates: Iterable[KnownCurve], message_bytes: int) -> list[KnownCurve]:
-    """The same curves as seconds of one message."""
-    return [
-        each._replace(values=tuple(message_bytes * 1e-9 / rate for rate in each.values))
-        for each in rates
-    ]
+def _points(reference: Reference) -> Sequence[Point]:
+    """Of its curve; none where it is a single value."""
+    first, *more = reference.points
+    if first.at_s is not None:
+        return reference.points
+    sized = [point for point in reference.points if point.message_bytes]
+    return sized if more and first.message_bytes else ()
 
 
 def _curve(reference: Reference, points: Sequence[Point]) -> KnownCurve:

@@ -6,7 +6,7 @@ from typing import Any
 
 from sample_cases import case_row
 
-from commbench.analysis.exchange_quiz import quiz_answer
+from commbench.features.documents.quiz import quiz_answer
 
 
 def row(layout: str = "1x20", **values: Any) -> dict[str, Any]:

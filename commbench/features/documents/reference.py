@@ -1,4 +1,4 @@
-"""Known values to compare with: one file per kind of machine in data/reference.
+"""Known values to compare with: one file per kind of machine in the folder data.
 
 A file says how its machine is recognised, and has documents with values. A key of the file holds
 for its documents, one of a document for its values. docs/reference.md has all keys.
@@ -16,11 +16,12 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from commbench.core.layout import ACROSS_NODES, SAME_NODE, SELF, Layout, Pair
+from commbench.core.layout import ACROSS_NODES, SAME_NODE, SELF, Pair, link_of
 from commbench.core.units import RATES, parse_bytes, parse_pairs
+from commbench.report.streams import fresh_over_reused
 from commbench.results.row import Row
 
-FOLDER = "data/reference"
+FOLDER = "data"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # of C: ten times as fast
 UNITS = {  # of a document -> its size in the unit of the column
     **RATES,
@@ -220,11 +221,7 @@ def _first_pair(row: Row) -> Pair | None:
 
 
 def _span(row: Row) -> str:
-    layout = Layout.parse(row.layout)
-    pair = _first_pair(row)
-    if pair is None:
-        return SPANS[ACROSS_NODES if layout.nodes > 1 else SAME_NODE]
-    return SPANS[layout.link(pair)]
+    return SPANS[link_of(row.layout, row.pair)]
 
 
 def _peer(row: Row) -> str | None:
@@ -241,16 +238,11 @@ def _direction(row: Row) -> str | None:
     return "there" if pair[0] < pair[1] else "back"
 
 
-def _fresh_over_reused(row: Row) -> float | None:
-    first = row.first_second_gb_per_s
-    return first / row.end_gb_per_s if first is not None and row.end_gb_per_s else None
-
-
 DERIVED_FACTS: Mapping[str, Callable[[Row], Any]] = {
     "span": _span,
     "peer": _peer,
     "direction": _direction,
-    "fresh_over_reused": _fresh_over_reused,
+    "fresh_over_reused": fresh_over_reused,
 }
 
 
@@ -260,7 +252,7 @@ DERIVED_FACTS: Mapping[str, Callable[[Row], Any]] = {
 @functools.cache
 def references() -> tuple[Reference, ...]:
     """All values of all files."""
-    folder = files("commbench.analysis") / FOLDER
+    folder = files(__package__) / FOLDER
     paths = sorted(folder.iterdir(), key=lambda path: path.name)
     return tuple(each for path in paths for each in read_file(path.read_text(encoding="utf-8")))
 

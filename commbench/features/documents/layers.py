@@ -6,14 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from commbench.analysis.case_names import OF_BACKEND, differing
+from commbench.analysis.fit import key
 from commbench.core.texts import size_text
 from commbench.core.units import value_text
 from commbench.core.variables import SHOWN, brought_along
 from commbench.results.columns import grouped
 from commbench.results.row import Measured, Row
-
-from .case_names import OF_BACKEND, differing
-from .fit import key
 
 STACKS = (  # backend and engine, each on top of the one before it
     {("mpi", "native"): "MPI from C (native)", ("mpi", "python"): "MPI from Python (mpi4py)"},
