@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from commbench.analysis.case_names import case_names, differing, shown_value
 from commbench.analysis.cold_start import until_full_speed
@@ -101,7 +101,7 @@ class Console(RowWriter):
     """A Writer that prints the table of the run at its end. On a terminal a first pass that took
     long is shown until then."""
 
-    is_console: ClassVar[bool] = True
+    is_console = True
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
         super().begin(run, folder)
