@@ -23,6 +23,7 @@ from commbench.core.errors import (
     process_limit,
 )
 from commbench.core.extras import missing_package
+from commbench.core.launchers import launchers, usual_programs
 from commbench.core.suggestions import did_you_mean
 from commbench.core.terminal import print_error
 from commbench.results.run_folder import is_utf8
@@ -34,7 +35,7 @@ from commbench.runtime.signals import SIGNAL_STATUS
 
 from .options import CommandParser
 
-USAGE = """\
+USAGE = f"""\
 commbench measures how fast ranks communicate over gloo, MPI and NCCL, and how certain that is.
 
   commbench backend=mpi sizes=[8,1MiB] timing=quick
@@ -64,9 +65,8 @@ A range of sizes:                   sizes=8..8GiB (times 2), sizes=8..1MiB*4 (ti
 A run for each value:               commbench -m backend=gloo,mpi trial=0,1,2
 What would run, without running:    plan=true
 In zsh, quote brackets and stars:   'sizes=[8,1KiB]' 'sizes=8..1MiB*4'
-With ranks of another launcher:     torchrun|mpirun|srun ... commbench KEY=VALUE...
-On hosts that ssh can log in to:    launcher=ssh launcher.hosts=[a,b]
-
+With ranks of another launcher:     {"|".join(usual_programs())} ... commbench KEY=VALUE...
+{"".join(launcher.usage for launcher in launchers())}
 Exit status: 0 every case is ok, or skipped for a reason; 1 a case failed, was wrong or missed a
 bound of expect; 2 the configuration is impossible; 3 ranks, results or text were lost; 130, 143
 interrupted."""

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from commbench.cli.options import CommandParser
 from commbench.cli.run import run
+from commbench.core.launchers import usual_programs
 
-LOCATE_USAGE = """commbench locate [KEY=VALUE ...]    on this machine, e.g. layout=1x8
-torchrun|mpirun|srun ... commbench locate    the nodes of a given world"""
+LOCATE_USAGE = f"""commbench locate [KEY=VALUE ...]    on this machine, e.g. layout=1x8
+{"|".join(usual_programs())} ... commbench locate    the nodes of a given world"""
 LOCATE_EPILOGUE = """\
 Random disjoint pairs of nodes, with all their ranks, in about 20 rounds; if these leave a node in
 doubt, in 24 to 120 more, which alone decide about it: each is good, bad or undecided. Of one node

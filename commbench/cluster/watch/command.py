@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import time
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.terminal import print_error
 from commbench.core.units import about_duration
 from commbench.runtime.folder_lock import FolderUse, locked
-from commbench.runtime.launchers.registry import detect
+from commbench.runtime.launchers.registry import refuse_world
 
 WATCH_USAGE = """commbench watch KEY=VALUE ... --baseline DIR --every 6h [--budget 60s]
 commbench watch experiment=tp_dp --baseline DIR --once    one turn, for cron, systemd, Kubernetes"""
@@ -43,10 +42,7 @@ def watch(words: list[str]) -> int:
     """Watch until a signal, or take one turn; returns its exit status. Raises ConfigError and
     Unreadable before anything is measured."""
     options = watch_options(words)
-    if detect(os.environ) is not None:
-        raise ConfigError(
-            "commbench watch starts its worlds itself; call it outside of torchrun, mpirun and srun"
-        )
+    refuse_world("commbench watch")
     watched_suite(options)  # the user's mistakes before anything is made
     with locked(make_store(options.store, WATCH_FOLDER), WATCHING):
         if options.every_s is None:
