@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import stat
 import sys
@@ -86,6 +87,7 @@ COMMANDS = {  # command with its own options -> module, function
     "doctor": ("commbench.cli.doctor", "doctor"),
 }
 MEASURING_COMMANDS = ("resume", "ab", "locate", "watch")
+OTHER_PROGRAM = re.compile(r"osu_|\w+_perf$")  # of OSU and nccl-tests
 OTHER_COMMANDS = ("run", "help")
 OTHER_WORDS = {  # that are options or settings here
     "list": "commbench --keys or --operations",
@@ -214,6 +216,10 @@ def _run_command(words: list[str]) -> int:
         from commbench.cli.rank import run_started
 
         return run_started()
+    if OTHER_PROGRAM.match("".join(words[:1])):
+        from commbench.cli.short_forms import expanded
+
+        words = expanded(words)
     # before the options of a mistyped command
     _check_words([word for word in words[:1] if word[:1] != "-"])
     parser = CommandParser(
@@ -282,9 +288,9 @@ def _word_hint(word: str) -> str:
     if word in OTHER_WORDS:
         return f"did you mean {OTHER_WORDS[word]}? "
     from commbench.config.compose import ConfigComposer
-    from commbench.report.osu import OSU_PROGRAMS
+    from commbench.cli.short_forms import short_forms
 
-    meant = {program.name: f"benchmark={name} writer=osu" for name, program in OSU_PROGRAMS.items()}
+    meant = {program: program for program in short_forms()}
     with ConfigComposer() as composer:
         for group in ("experiment", "benchmark", "backend"):
             meant |= {name: f"{group}={name}" for name in composer.options(group)}
