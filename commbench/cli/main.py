@@ -287,8 +287,8 @@ def _word_hint(word: str) -> str:
     """`did you mean benchmark=p2p_latency? `, or empty."""
     if word in OTHER_WORDS:
         return f"did you mean {OTHER_WORDS[word]}? "
-    from commbench.config.compose import ConfigComposer
     from commbench.cli.short_forms import short_forms
+    from commbench.config.compose import ConfigComposer
 
     meant = {program: program for program in short_forms()}
     with ConfigComposer() as composer:
