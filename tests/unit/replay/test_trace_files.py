@@ -9,6 +9,7 @@ import lzma
 import tarfile
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -97,12 +98,14 @@ def test_packed_files_are_read(
     assert ranks_of(folder) == (0, 1)
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress])
+@pytest.mark.parametrize(
+    "pack", [gzip.compress, partial(lzma.compress, preset=0), bz2.compress], ids=["gz", "xz", "bz2"]
+)
 def test_a_small_packed_file_that_is_cut_counts_until_there(
     pack: Callable[[bytes], bytes], tmp_path: Path
 ) -> None:
     path = tmp_path / "cut"
-    text = b"".join(b"%d\n" % number**9 for number in range(200_000))
+    text = b"".join(b"%d\n" % number**9 for number in range(60_000))
     packed = pack(text)
     path.write_bytes(packed[: len(packed) * 9 // 10])
     ((content, ended_early),) = [
