@@ -16,9 +16,9 @@ it. docs/method.md has the power and the false alarms of the test, by simulation
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -38,7 +38,14 @@ from commbench.stats.series import Series
 from commbench.stats.thresholds import SMALLEST_CHANGE, SUSPECT_SPREADS
 
 Verdict = Literal["SLOWER", "FASTER", "SUSPECT", "SAME", "UNDECIDED"]
+Gate = Literal["FAIL", "SUSPECT", "UNDECIDED", "PASS"]  # of what must not be slower; worst first
+GATES: tuple[Gate, ...] = get_args(Gate)
 SUSPECT_RISK = math.erfc(SUSPECT_SPREADS / math.sqrt(2))
+
+
+def worst(gates: Iterable[Gate]) -> Gate:
+    """Of all of them; UNDECIDED of none."""
+    return min(gates, key=GATES.index, default="UNDECIDED")
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ MEMORY_SHARE = 0.02  # by which the memory of equal nodes may differ
 def machine_results(facts: Sequence[Record], nodes: int) -> Iterator[StageResult]:
     """Each node against the majority of the nodes."""
     if not facts:
-        yield from [StageResult("-", ("the nodes are simulated on one machine",))] * nodes
+        yield from [StageResult(None, ("the nodes are simulated on one machine",))] * nodes
         return
     deciding = deciding_facts(facts)
     for node in range(nodes):

@@ -26,7 +26,6 @@ import numpy as np
 from commbench.analysis.case_names import case_names
 from commbench.cluster.baseline.healthy_launches import HealthyLaunch, level_tests, medians_s
 from commbench.cluster.gate.answers import (
-    Answer,
     CaseAnswer,
     above_limit,
     is_impossible,
@@ -39,6 +38,7 @@ from commbench.stats.launches import FEW_LAUNCHES
 from commbench.stats.thresholds import FALSE_ALARMS, LARGEST_UNSEEN, TOLERATED_LOSS
 from commbench.stats.verdict import (
     Comparison,
+    Gate,
     Verdict,
     compare_launches,
     suspect_ratio,
@@ -202,7 +202,7 @@ def _compared(
     )
 
 
-def _slower(case: GateCase, comparison: Comparison, is_certain: bool) -> tuple[Answer, str]:
+def _slower(case: GateCase, comparison: Comparison, is_certain: bool) -> tuple[Gate, str]:
     """The answer on a slower case, and its reason."""
     reason = _loss_sentence(case, comparison)
     if is_certain:
@@ -213,7 +213,7 @@ def _slower(case: GateCase, comparison: Comparison, is_certain: bool) -> tuple[A
 
 def _not_slower(
     case: GateCase, comparison: Comparison, allowed: float, rules: GateRules
-) -> tuple[Answer, str]:
+) -> tuple[Gate, str]:
     """PASS where the interval is below the loss allowed, and a large loss would have been seen;
     else undecided, with the reason."""
     if comparison.suspect_ratio > 1 + LARGEST_UNSEEN:

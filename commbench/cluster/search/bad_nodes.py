@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 
 from commbench.cluster.search.search_power import QUARTILE, Numbers, Power, bound_ranks
 from commbench.stats.thresholds import FALSE_ALARMS
+from commbench.stats.verdict import Verdict
 
 Indices = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Aspect = Literal["sends", "receives", "latency"]
-Decision = Literal["bad", "good", "undecided"]
 ASPECTS: tuple[Aspect, ...] = ("sends", "receives", "latency")
 SENDS, RECEIVES, LATENCY = range(3)
 METRICS = {"bandwidth": [SENDS, RECEIVES], "latency": [LATENCY]}
@@ -125,15 +125,15 @@ class Findings:
     could_see: dict[str, float]
     further_visits: int
 
-    def decisions(self) -> tuple[Decision, ...]:
-        """Of each node: that of the worst of its ranks. All nodes of a bad switch are bad."""
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """Of each node: that of the worst of its ranks. All nodes of a bad switch are SLOWER."""
         bad = self._of_nodes(self.is_bad)
         for nodes in self.bad_switches().values():
             bad[nodes] = True
         # of two nodes, a slow one is in all pairs of both
         undecided = self._of_nodes(self.is_undecided) | (self.cluster.nodes == 2)
         return tuple(
-            "bad" if is_bad else "undecided" if is_undecided else "good"
+            "SLOWER" if is_bad else "UNDECIDED" if is_undecided else "SAME"
             for is_bad, is_undecided in zip(bad, undecided, strict=True)
         )
 

@@ -166,18 +166,18 @@ def test_a_neighbouring_size_must_agree() -> None:
 def test_unusable_rows_accuse_nobody_and_uncertain_ones_need_twice_the_time(
     warnings: list[str], width: float, factor: float, count: int
 ) -> None:
-    def doubted(entry: dict[str, Any]) -> dict[str, Any]:
+    def doubted(entry: Row) -> Row:
         ends = {"ci_low_s": 1 - width, "ci_high_s": 1 + width}
-        times = {name: end * entry["median_s"] for name, end in ends.items()}
+        times = {name: end * (entry.median_s or 0.0) for name, end in ends.items()}
         return changed(entry, {"warnings": warnings} | times)
 
     rows = sizes({8: {(0, 2): factor, (2, 0): factor}, 64: {(0, 2): factor, (2, 0): factor}})
     assert len(findings(rows)) == 1, "one link"
-    doubtful = [doubted(entry) if entry["pair"] in ("0-2", "2-0") else entry for entry in rows]
+    doubtful = [doubted(entry) if entry.pair in ("0-2", "2-0") else entry for entry in rows]
     assert len(findings(doubtful)) == count
     # where all are, none is conspicuous
     assert findings(list(map(doubted, rows))) == []
-    assert findings([entry for entry in doubtful if entry["message_bytes"] == 8]) == []
+    assert findings([entry for entry in doubtful if entry.message_bytes == 8]) == []
 
 
 def test_one_usable_size_of_several_accuses_nobody() -> None:
@@ -187,7 +187,7 @@ def test_one_usable_size_of_several_accuses_nobody() -> None:
             findings([changed(entry, other if entry.message_bytes == 64 else {}) for entry in rows])
             == []
         )
-    assert len(findings([entry for entry in rows if entry["message_bytes"] == 8])) == 1
+    assert len(findings([entry for entry in rows if entry.message_bytes == 8])) == 1
 
 
 @pytest.mark.parametrize("between", [10.0, 0.1])
