@@ -7,6 +7,7 @@ SMALLEST_CHANGE = 0.02  # compare, ab, watch: a larger difference can be SLOWER 
 SUSPECT_SPREADS = 4.0  # of launches, from their median: compare, ab, accept
 CHANGED_SPREADS = 3.0  # watch, where fresh launches decide
 FALSE_CHANGES = 1e-4  # watch: of turns without a change, by days that differ alone
+SLOWDOWN = 0.10  # of a node or rank over the others: locate, acceptance, slow ranks
 TOLERATED_LOSS = 0.05  # accept: a loss that does not FAIL
 LARGEST_UNSEEN = 0.30  # accept: no PASS where a larger loss could not be seen
 GUIDELINE_MARGIN = 0.05  # smaller ones are real, as of other addresses, but nothing to mend

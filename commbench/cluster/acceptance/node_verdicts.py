@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from commbench.analysis.machines import Record
 from commbench.analysis.slow_pairs import UNUSABLE
 from commbench.cluster.acceptance.machine_facts import machine_results
-from commbench.cluster.acceptance.node_outliers import LEAST_NODES, NodeTimes, slow_nodes
 from commbench.cluster.acceptance.verdict import STAGE_NAMES, NodeVerdict, StageName, StageResult
 from commbench.cluster.search.node_rounds import search_refusal
 from commbench.core.layout import Layout
@@ -25,6 +24,9 @@ from commbench.results.columns import case_text, grouped
 from commbench.results.load import Paths, newest_rows, read_cases
 from commbench.results.network_cards import interface_rails, port_rails
 from commbench.results.row import Measured, Row
+from commbench.stats.interval import Interval
+from commbench.stats.outliers import LEAST_PARTS, slow_parts
+from commbench.stats.thresholds import SLOWDOWN
 from commbench.stats.verdict import Gate
 
 READ_COLUMNS = (
@@ -98,7 +100,7 @@ class Acceptance:
     def slowdown(self) -> float:
         """By how much a node is slower that fails alone, 0.1 is 10 %."""
         config = self.runs["alone"][0]["config"] if self.runs.get("alone") else {}
-        return float(config.get("search", {}).get("slowdown", 0.1))
+        return float(config.get("search", {}).get("slowdown", SLOWDOWN))
 
     def rows_of(self, stage: Stage) -> list[Row]:
         return [
@@ -114,9 +116,9 @@ class Acceptance:
         nodes = self.layout.nodes
         rows = self.rows_of("alone")
         by_node = grouped(rows, lambda row: row.node)
-        slow = slow_nodes(_node_times(rows), self.slowdown)
+        slow = _slower_than_others(rows, self.slowdown)
         too_few = (
-            f"{plural(nodes, 'node', 'nodes')} can't be ranked: at least {LEAST_NODES} are needed"
+            f"{plural(nodes, 'node', 'nodes')} can't be ranked: at least {LEAST_PARTS} are needed"
         )
         for node in range(nodes):
             own = by_node.get(str(node), [])
@@ -125,13 +127,13 @@ class Acceptance:
             ]
             flags = set().union(*(UNUSABLE.intersection(row.warnings) for row in own))
             marked = f" (flags: {', '.join(sorted(flags))})" if flags else ""
-            faults = [*wrong, *(f"{each.text}{marked}" for each in slow if each.node == node)]
+            faults = [*wrong, *(f"{text}{marked}" for text in slow.get(node, ()))]
             early = self._ended_early("alone", node)
             if early is not None and not faults:
                 yield early
                 continue
             doubts = _unmeasured([*own, *by_node.get(None, [])])
-            if nodes < LEAST_NODES:
+            if nodes < LEAST_PARTS:
                 doubts.append(too_few)
             yield StageResult.of(faults, doubts[:1])
 
@@ -255,8 +257,8 @@ def _rail_of(record: Record) -> str:
 # ---------------------------------------------------------------- rows
 
 
-def _node_times(rows: Sequence[Row]) -> list[NodeTimes]:
-    """The times of each case on the nodes. Flags do not count: what they say of all nodes does not
+def _slower_than_others(rows: Sequence[Row], slowdown: float) -> dict[int, list[str]]:
+    """What is slow on each slow node. Flags do not count: what they say of all nodes does not
     change their order, and a node that alone is throttled is to be found."""
 
     def case_without_node(row: Row) -> tuple[object, ...]:
@@ -264,13 +266,23 @@ def _node_times(rows: Sequence[Row]) -> list[NodeTimes]:
 
     cases = []
     for same in grouped(rows, case_without_node).values():
-        usable = {int(row.node): row for row in same if isinstance(row, Measured) and row.node}
-        if len(usable) >= LEAST_NODES:
-            where = f"{_title_of_case(next(iter(usable.values())))} within the node"
-            median_s = {node: row.median_s for node, row in usable.items()}
-            low_s = {node: row.ci_low_s or row.median_s for node, row in usable.items()}
-            cases.append(NodeTimes(where, median_s, low_s))
-    return cases
+        times = {
+            int(row.node): Interval(row.median_s, row.ci_low_s or row.median_s)
+            for row in same
+            if isinstance(row, Measured) and row.node
+        }
+        if len(times) >= LEAST_PARTS:
+            cases.append((_title_of_case(same[0]), times))
+    texts: dict[int, list[str]] = {}
+    for title, times in cases:
+        for node, slow in slow_parts(times, slowdown, len(cases)).items():
+            place = "the slowest" if slow.place == 1 else f"the {slow.place}. slowest"
+            texts.setdefault(node, []).append(
+                f"{title} within the node takes {100 * (slow.ratio - 1):.0f} % longer than on the"
+                f" median node, {place}; {slow.spreads:.1f} spreads of the nodes, the limit is"
+                f" {slow.limit:.1f}"
+            )
+    return texts
 
 
 def _title_of_case(row: Row) -> str:
