@@ -35,7 +35,12 @@ from commbench.cluster.gate.answers import (
 from commbench.core.units import format_factor, format_seconds, plural
 from commbench.results.row import Row
 from commbench.stats.launches import FEW_LAUNCHES
-from commbench.stats.thresholds import FALSE_ALARMS, LARGEST_UNSEEN, TOLERATED_LOSS
+from commbench.stats.thresholds import (
+    DECIDING_LAUNCHES,
+    FALSE_ALARMS,
+    LARGEST_UNSEEN,
+    TOLERATED_LOSS,
+)
 from commbench.stats.verdict import (
     Comparison,
     Gate,
@@ -47,7 +52,6 @@ from commbench.stats.verdict import (
 )
 
 SUITE = "suite"  # the kind of the answer on all cases together
-LEAST_TO_PASS = 5  # launches: a cluster that is slow half of the time is slow in one of these
 
 
 @dataclass(frozen=True)
@@ -222,8 +226,11 @@ def _not_slower(
         vary = f"{disturbed or 'healthy launches vary too much'}: {unseen}"
         return "UNDECIDED", f"{vary}; more of them: commbench baseline add"
     new = plural(len(case.new), "launch", "launches")
-    if len(case.new) < LEAST_TO_PASS or not comparison.ratio.is_known:
-        return "UNDECIDED", f"{new} can't show a loss that comes and goes: measure {LEAST_TO_PASS}"
+    if len(case.new) < DECIDING_LAUNCHES or not comparison.ratio.is_known:
+        return (
+            "UNDECIDED",
+            f"{new} can't show a loss that comes and goes: measure {DECIDING_LAUNCHES}",
+        )
     slowest_s = max(launch.median_s for launch in case.healthy)
     slow = [each for each in case.new if each.median_s > slowest_s * (1 + LARGEST_UNSEEN)]
     if slow:

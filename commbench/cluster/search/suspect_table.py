@@ -13,7 +13,6 @@ import numpy as np
 from commbench.cluster.search.bad_nodes import (
     ASPECTS,
     METRICS,
-    SURE_SHARE,
     Findings,
     Flags,
     PairTimes,
@@ -22,7 +21,7 @@ from commbench.cluster.search.search_power import QUARTILE
 from commbench.core.layout import Layout
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.units import format_seconds, plural
-from commbench.stats.thresholds import FALSE_ALARMS
+from commbench.stats.thresholds import FALSE_ALARMS, SURE_SHARE
 from commbench.stats.verdict import Verdict
 
 MOST_SUSPECTS = 32

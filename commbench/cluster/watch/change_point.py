@@ -30,10 +30,10 @@ from commbench.cluster.baseline.healthy_launches import (
 )
 from commbench.stats.difference import mann_whitney, ratio
 from commbench.stats.series import Series
+from commbench.stats.thresholds import DECIDING_LAUNCHES
 from commbench.stats.verdict import Verdict
 
 MOST_SEARCHED = 200  # launches; before them nothing is looked for
-LEAST_BEFORE = 5  # launches
 LEAST_AFTER = 3
 
 
@@ -64,7 +64,7 @@ def lasting_change(
     that matters, 0.02 is 2 %.
     """
     searched = launches[-MOST_SEARCHED:]
-    places = len(searched) - LEAST_BEFORE - LEAST_AFTER + 1
+    places = len(searched) - DECIDING_LAUNCHES - LEAST_AFTER + 1
     if places < 1:
         return None
     medians = medians_s(searched)
@@ -72,7 +72,7 @@ def lasting_change(
     for verdict in directions:
         first = last_change(medians, verdict).first
         before, after = searched[:first], searched[first:]
-        if first < LEAST_BEFORE or len(after) < LEAST_AFTER:
+        if first < DECIDING_LAUNCHES or len(after) < LEAST_AFTER:
             continue
         is_large = abs(math.log(ratio(medians_s(before), medians_s(after)))) > math.log1p(delta)
         if is_large and _differ(before, after, risk, places):

@@ -1,11 +1,13 @@
 """Whether a case has changed, by its launches and the healthy ones of a store; since when, and what
 else changed then.
 
-A launch that is CHANGED_SPREADS spreads from the healthy ones (stats/verdict.py) is measured again.
-A change is what all of these fresh launches show by themselves; the first one was chosen for being
-unlike the others. They share its day, so they must also be farther away than days explain
-(stats/levels.py). A smaller change is looked for in the launches of many turns together
-(change_point.py), where all fresh launches must be nearer to the last ones than to those before.
+A launch that `accept` would suspect, from CHANGED_SPREADS spreads on, is measured again. A change
+is what all of these fresh launches show by themselves; the first one was chosen for being unlike
+the others. (Their median would show smaller changes, but with it 8 of 1,000 turns told one that was
+none, where 0.5 do: fresh launches are compared with the same healthy ones as the first.) They share
+its day, so they must also be farther away than days explain (stats/levels.py). A smaller change is
+looked for in the launches of many turns together (change_point.py), where all fresh launches must
+be nearer to the last ones than to those before.
 
 A change ends when fresh launches are nearer to the healthy ones than to the changed ones.
 """
@@ -34,12 +36,14 @@ from commbench.core.variables import Case
 from commbench.report.compare_text import DifferingFact, differing_facts
 from commbench.results.row import Row
 from commbench.stats.interval import Interval
-from commbench.stats.thresholds import CHANGED_SPREADS, FALSE_CHANGES
+from commbench.stats.thresholds import (
+    CHANGED_SPREADS,
+    DECIDING_LAUNCHES,
+    FALSE_CHANGES,
+    LASTING_SHARE,
+)
 from commbench.stats.verdict import suspect_ratio
 
-LOOK_RISK = math.erfc(CHANGED_SPREADS / math.sqrt(2))
-LASTING_SHARE = 0.01  # of turns that look again without a change; fresh launches decide
-LEAST_HEALTHY = 5  # launches of a case, before it has a verdict
 BROKEN_STATUSES: tuple[CaseStatus, ...] = ("failed", "invalid")
 MOST_RECORDS = 20  # runs before a change whose records are compared with those after it
 
@@ -65,19 +69,19 @@ class WatchRule:
     def healthy_range(
         self, healthy: Sequence[HealthyLaunch], new: Sequence[HealthyLaunch]
     ) -> Interval | None:
-        """Where a healthy launch is, on the day of the new ones; None with too few of either."""
-        if len(healthy) < LEAST_HEALTHY or not new:
+        """Beyond which `accept` would suspect a launch, on the day of the new ones, from
+        CHANGED_SPREADS on; None with too few of either."""
+        if len(healthy) < DECIDING_LAUNCHES or not new:
             return None
         medians = medians_s(healthy)
         middle_s = float(np.median(medians))
-        factor = suspect_ratio(medians, 1, self.delta, CHANGED_SPREADS)
-        for test in level_tests(healthy, new[:1]):
-            factor = max(factor, math.exp(test.distance(LOOK_RISK)))
+        tests = level_tests(healthy, new[:1])
+        factor = suspect_ratio(medians, 1, self.delta, tests, CHANGED_SPREADS)
         return Interval(middle_s, middle_s / factor, middle_s * factor, n=medians.size)
 
     def day_levels(self, healthy: Sequence[HealthyLaunch]) -> DayLevels | None:
         """None with too few in the store."""
-        if len(healthy) < LEAST_HEALTHY:
+        if len(healthy) < DECIDING_LAUNCHES:
             return None
         of_days, *of_hosts = level_tests(healthy, [replace(healthy[-1], day="another")])
         farthest = max(test.distance(self.change_risk) for test in (of_days, *of_hosts))
@@ -230,9 +234,16 @@ class JudgedCase:
     days: DayLevels | None
     verdict: CaseVerdict
     change: KnownChange | None
-    is_new: bool = False
     note: str = ""
-    is_suspect: bool = False
+
+    @property
+    def is_new(self) -> bool:
+        return self.change is not None and self.change is not self.history.change
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it looked changed, which fresh launches did not confirm."""
+        return bool(self.note) and self.change is self.history.change is None
 
 
 def judged_case(
@@ -257,18 +268,18 @@ def judged_case(
     if measured < len(fresh):
         note = f"{measured} of {len(fresh)} fresh launches measured it"
         verdict: CaseVerdict = "UNDECIDED" if history.change is None else known
-        return replace(judged, verdict=verdict, note=note, is_suspect=history.change is None)
+        return replace(judged, verdict=verdict, note=note)
     again = [own for each in fresh for own in each.launches(key)]
     verdict = verdict_after_fresh(history, look, rows, again, rule)
     is_as_known = history.change is None or not again or history.shows_change(again)
     if verdict == known and is_as_known:
         note = f"{_seen_text(look, known)}: {_denied_text(history, look, again, rule)}"
-        return replace(judged, verdict=verdict, note=note, is_suspect=known == "SAME")
+        return replace(judged, verdict=verdict, note=note)
     if verdict == "SAME":
         return replace(judged, verdict=verdict, change=None, note=f"no longer {known}")
     new = [*launch.launches(key), *again]
     change = changed_since(verdict, history.series, new, row.run_id)
-    return replace(judged, verdict=verdict, change=change, is_new=True)
+    return replace(judged, verdict=verdict, change=change)
 
 
 def _denied_text(

@@ -10,11 +10,12 @@ from datetime import datetime, timezone
 from typing import Any
 
 from commbench.cluster.baseline.fresh_launches import FreshLaunch
-from commbench.cluster.watch.changes import LEAST_HEALTHY, JudgedCase, changed_facts
+from commbench.cluster.watch.changes import JudgedCase, changed_facts
 from commbench.core.units import format_factor, format_seconds, plural
 from commbench.results.columns import case_text, grouped
 from commbench.results.run_folder import clock_text, time_in_name
 from commbench.stats.interval import Interval
+from commbench.stats.thresholds import DECIDING_LAUNCHES
 
 
 def turn_lines(
@@ -116,15 +117,15 @@ def _day_lines(judged: Sequence[JudgedCase]) -> list[str]:
 
 def _undecided_lines(judged: Sequence[JudgedCase]) -> list[str]:
     undecided = [each for each in judged if each.verdict == "UNDECIDED"]
-    few = [each for each in undecided if len(each.history.healthy) < LEAST_HEALTHY]
+    few = [each for each in undecided if len(each.history.healthy) < DECIDING_LAUNCHES]
     lines = []
     if few:
         least = min(len(each.history.healthy) for each in few)
         lines.append(
-            f"UNDECIDED: {plural(len(few), 'case has', 'cases have')} fewer than {LEAST_HEALTHY}"
-            f" healthy launches in the store (fewest: {least})"
+            f"UNDECIDED: {plural(len(few), 'case has', 'cases have')} fewer than"
+            f" {DECIDING_LAUNCHES} healthy launches in the store (fewest: {least})"
         )
-    unmeasured = [each for each in undecided if len(each.history.healthy) >= LEAST_HEALTHY]
+    unmeasured = [each for each in undecided if len(each.history.healthy) >= DECIDING_LAUNCHES]
     if unmeasured:
         rows = [each.row for each in unmeasured if each.row is not None]
         reasons = {str(row.reason) for row in rows if row.reason}

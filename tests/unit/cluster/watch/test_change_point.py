@@ -6,12 +6,12 @@ import numpy as np
 
 from commbench.cluster.baseline.healthy_launches import HealthyLaunch
 from commbench.cluster.watch.change_point import (
-    LEAST_BEFORE,
     MOST_SEARCHED,
     last_change,
     lasting_change,
 )
 from commbench.stats.series import Series
+from commbench.stats.thresholds import DECIDING_LAUNCHES
 
 RISK = 1e-3
 TURNS_A_DAY = 4
@@ -131,6 +131,6 @@ def test_what_is_less_than_delta_is_no_lasting_change() -> None:
 
 
 def test_nothing_is_told_of_few_launches() -> None:
-    logs = np.zeros(LEAST_BEFORE + 2)
-    logs[LEAST_BEFORE:] = 1.0
+    logs = np.zeros(DECIDING_LAUNCHES + 2)
+    logs[DECIDING_LAUNCHES:] = 1.0
     assert lasting_change(launches_of_logs(logs), RISK, 0.02) is None

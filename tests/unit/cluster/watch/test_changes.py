@@ -15,7 +15,6 @@ from commbench.cluster.baseline.fresh_launches import FreshLaunch
 from commbench.cluster.baseline.healthy_launches import HealthyLaunch
 from commbench.cluster.baseline.store import launches_of
 from commbench.cluster.watch.changes import (
-    LEAST_HEALTHY,
     CaseHistory,
     FirstLook,
     JudgedCase,
@@ -28,6 +27,7 @@ from commbench.cluster.watch.changes import (
 )
 from commbench.cluster.watch.state import CaseVerdict, KnownChange
 from commbench.results.row import Row
+from commbench.stats.thresholds import DECIDING_LAUNCHES
 
 RULE = WatchRule(cases=1, delta=0.02)
 
@@ -143,7 +143,7 @@ SLOWER = CaseHistory(STEADY.healthy, change=KnownChange("SLOWER", "run008", 1.3)
 
 
 def test_too_few_healthy_launches_give_no_verdict() -> None:
-    few = CaseHistory(STEADY.healthy[: LEAST_HEALTHY - 1])
+    few = CaseHistory(STEADY.healthy[: DECIDING_LAUNCHES - 1])
     assert RULE.healthy_range(few.healthy, few.healthy) is None
     assert look_at(few, 1.0) == FirstLook("UNDECIDED")
 
