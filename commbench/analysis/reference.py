@@ -219,7 +219,9 @@ def _first_pair(row: Row) -> Pair | None:
     return next(iter(parse_pairs(row.pair)), None)
 
 
-def _span(row: Row) -> str:
+def _span(row: Row) -> str | None:
+    if not row.layout:
+        return None
     layout = Layout.parse(row.layout)
     pair = _first_pair(row)
     if pair is None:

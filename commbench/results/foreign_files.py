@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import hashlib
 import io
 import lzma
 import os
@@ -65,6 +66,7 @@ class ForeignFile:
         self.ended_early = False
         self.notes: Counter[str] = Counter()
         self.read_bytes = 0
+        self.sha256 = hashlib.sha256()  # of what was read
         self._stream = stream
         self.head = self._read(HEAD_BYTES)
 
@@ -73,6 +75,7 @@ class ForeignFile:
         chunk = self.head
         while chunk:
             self.read_bytes += len(chunk)
+            self.sha256.update(chunk)
             yield chunk
             chunk = self._read(PART_BYTES)
 
