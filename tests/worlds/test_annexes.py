@@ -13,7 +13,7 @@ from uninstalled import packages_without_commbench
 
 import commbench
 
-ANNEXES = ("cluster", "replay")
+ANNEXES = ("cluster", "replay", "imports")
 FEW = ("timing=fixed", "timing.repetitions=5", "sizes=[8]", "layout=1x2")
 
 
@@ -55,3 +55,6 @@ def test_what_an_annex_would_do_is_refused_in_one_line(
     assert searching.returncode == 2
     assert searching.stderr.count("\n") == 1 and "commbench.cluster" in searching.stderr
     assert "commbench.cluster" in run(without_annexes, tmp_path, "locate").stderr
+    importing = run(without_annexes, tmp_path, "import", "a.log")
+    assert importing.returncode == 2 and importing.stderr.count("\n") == 1
+    assert "commbench import needs commbench.features.imports" in importing.stderr
