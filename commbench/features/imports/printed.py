@@ -18,6 +18,7 @@ CAUSES = (  # how often the rate of a file is the one that its time gives
     (8.0, "as if the rate were in Gbit/s, or the size in units of 8 bytes"),
     (2.0, "as if the size were counted in elements of 2 bytes"),
     (4.0, "as if the size were counted in elements of 4 bytes"),
+    (1 / 8, "as if the size were in bits"),
     (1 / 2, "as if the size were twice what it says"),
     (1e3, "as if the time were in ms, or the rate in MB/s"),
     (1e-3, "as if the time were in ns, or the rate in TB/s"),

@@ -36,6 +36,7 @@ NAMED = re.compile(
 TIMES = ("time", "cputime")
 WRONG = "#wrong"
 DEVIATION = "error"
+NO_HALF = re.compile(r"\s*\S+(?:\s+\S+){2,4}\s{30}")  # where times out of place would stand
 NOT_CHECKED = "N/A"
 CALLS = {"i_min": "min_s", "i_max": "max_s", "i_p99": "p99_s"}
 US = 1e-6
@@ -168,6 +169,8 @@ class _Reading:
         if not halves or len(rest) not in (sum(map(len, halves)), len(halves[-1])):
             raise ValueError("another number of columns")
         is_alone = len(rest) == len(halves[-1]) and len(halves) > 1
+        if is_alone and not NO_HALF.match(line.text):
+            raise ValueError("its end is missing")
         shown = halves[-1:] if is_alone else halves
         read = []
         for number, columns in enumerate(shown):
