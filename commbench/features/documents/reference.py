@@ -220,8 +220,8 @@ def _first_pair(row: Row) -> Pair | None:
     return next(iter(parse_pairs(row.pair)), None)
 
 
-def _span(row: Row) -> str:
-    return SPANS[link_of(row.layout, row.pair)]
+def _span(row: Row) -> str | None:
+    return SPANS[link_of(row.layout, row.pair)] if row.layout else None
 
 
 def _peer(row: Row) -> str | None:
