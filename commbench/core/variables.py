@@ -35,6 +35,7 @@ Binding = Literal["auto", "core", "numa", "none"]
 Gaps = Literal["none", "sleep", "matmul"]
 Splits = Literal["even", "resampled"]
 Overlap = Literal["sleep", "memory", "matmul"]
+Until = Literal["open", "first_call"]
 Timed = Literal["communication", "compute", "compute_beside", "together"]
 Options = tuple[tuple[str, str], ...]  # names and values, sorted
 
@@ -238,6 +239,21 @@ class Variables:
         "operations that groups of ranks run at once; [ ] around the one whose time is taken",
         default=None,
         choices=(),
+        axis=True,
+        applies_to="operation",
+    )
+    until: Until | None = variable(
+        "of opening a communicator: until it is open, or has done its first call (a barrier)",
+        default=None,
+        choices=get_args(Until),
+        axis=True,
+        applies_to="operation",
+    )
+    split: int | None = variable(
+        "groups of neighbours that a communicator is split into",
+        default=None,
+        choices=(),
+        least=1,
         axis=True,
         applies_to="operation",
     )

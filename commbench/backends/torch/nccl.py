@@ -31,17 +31,20 @@ from commbench.core.program import (
 from commbench.core.protocols import Buffer, Control
 from commbench.core.variables import Case, Device, Ipc
 from commbench.engines.lowered import NO_CALL, Call, GroupLowering, Rotating
+from commbench.engines.opening import Opener
 from commbench.hardware.torch_install import place_of, torch_folder
 from commbench.runtime.exit_protocol import FOLDER
 
 from .cuda import CudaDevice, cuda_missing, graph_refusal
 from .distributed import (
+    CALL_TIMEOUT,
     TORCH_UNSUPPORTED,
     CudaCommunicator,
     TorchCommunicator,
     TorchLowering,
     start_group,
 )
+from .nccl_opening import NcclOpener
 
 ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 TORCHRUN = "TORCHELASTIC_RUN_ID"
@@ -123,6 +126,9 @@ class NcclCommunicator(CudaCommunicator):
 
     def _lowering(self, buffers: Mapping[str, Buffer]) -> GroupLowering[Call]:
         return NcclLowering(self.group, buffers, self.barrier_tensor, self._gpu.place)
+
+    def _opener(self) -> Opener:
+        return NcclOpener(self.group, self._ranks, self._gpu, CALL_TIMEOUT)
 
     def facts(self) -> dict[str, Any]:
         import torch

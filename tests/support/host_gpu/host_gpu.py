@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from host_process_group import HostProcessGroupNccl
+
 from commbench.backends.nccl_library import NcclLog
 from commbench.backends.torch.cuda_copy import CopyCommunicator, CudaCopy
 from commbench.backends.torch.distributed import CudaCommunicator, start_group
@@ -142,6 +144,9 @@ class HostNccl(Nccl):
         return None
 
     def open(self, world: World, control: Control, device: Device = "cuda") -> Any:
+        import torch.distributed as dist
+
+        dist.ProcessGroupNCCL = HostProcessGroupNccl  # type: ignore[misc, assignment]
         gpu: Any = HostGpu()
         return HostNcclCommunicator(
             "nccl", *start_group("gloo", world, control), gpu, NcclLog(os.environ)
