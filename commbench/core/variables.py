@@ -35,6 +35,7 @@ Binding = Literal["auto", "core", "numa", "none"]
 Gaps = Literal["none", "sleep", "matmul"]
 Splits = Literal["even", "resampled"]
 Overlap = Literal["sleep", "memory", "matmul"]
+Registration = Literal["none", "local", "symmetric"]
 Until = Literal["open", "first_call"]
 Timed = Literal["communication", "compute", "compute_beside", "together"]
 Options = tuple[tuple[str, str], ...]  # names and values, sorted
@@ -300,6 +301,12 @@ class Variables:
         shown=False,
         beside=True,
     )
+    registration: Registration = variable(
+        "what the library registers its buffers as: none, local, symmetric (windows)",
+        default="none",
+        choices=get_args(Registration),
+        axis=True,
+    )
     interface: str | None = variable(
         "network interface as requested", default=None, choices=(), shown=False, beside=True
     )
@@ -396,6 +403,7 @@ class Case(Variables):
             timer=self.timer,
             device=self.device,
             staging=self.staging,
+            registration=self.registration,
         )
 
     def __str__(self) -> str:
@@ -422,6 +430,7 @@ class Mode:
     timer: TimerName = "host"
     device: Device = "cpu"
     staging: Staging = "none"
+    registration: Registration = "none"
     connected: bool = False
     samples: int = 1
     groups: Mapping[tuple[int, ...], Any] = field(default_factory=dict, compare=False)

@@ -76,10 +76,9 @@ class NativeOpening:
 
     def _call_of_opened(self, name: str) -> NativeCall:
         """A C function of the communicator that is open by then."""
-        from commbench.engines.native_handles import call_with_handle
+        from commbench.engines.native import call_with_handle
 
-        where = int(self._opened.ctypes.data)
-        return NativeCall(name, call_with_handle(), (self._address(name), where))
+        return call_with_handle(name, self._address(name), int(self._opened.ctypes.data))
 
     def _address(self, name: str) -> int:
         return ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value or 0
