@@ -20,6 +20,7 @@ from .normal import FAST, NORMAL, SLOW, Judged, reference_note
 from .quiz import QUIZ
 from .reference import of_experiment
 from .sections import document_sections, known_curves, quiz_sections
+from .waterfall import waterfall
 
 KIND = "known value"
 MOST_LAYERS = 6
@@ -34,7 +35,7 @@ def added_by_layers(summary: Summary) -> Iterator[Section]:
     lines = lines_by_window(summary.combined)
     every = (row for line in lines for row in line.every if row.message_bytes)
     for layers in layers_of(every)[:MOST_LAYERS]:
-        draw = partial(plots.waterfall, layers.title, layers.times)
+        draw = partial(waterfall, layers.title, layers.times)
         yield Section("What a layer adds", figures=draw, is_on_terminal=False)
 
 
