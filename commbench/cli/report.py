@@ -10,6 +10,7 @@ from pathlib import Path
 from commbench.core.errors import ConfigError
 from commbench.core.terminal import Terminal, printable
 from commbench.report.distributions import RawData, read_raw_data
+from commbench.report.features import report_options
 from commbench.report.numbers import number_sections
 from commbench.report.section import Section, report_text
 from commbench.report.sections import sections
@@ -59,6 +60,8 @@ def report(words: list[str]) -> int:
         default=MOST_TABLE_ROWS,
         help=f"rows of a table on the terminal (default {MOST_TABLE_ROWS})",
     )
+    for each in report_options():
+        add(f"--{each.name}", metavar="NAME", help=each.meaning)
     options = parser.parse_args(words)
     options.paths = with_last_runs(options.paths)
     files = {form: name for form in FORMS if (name := getattr(options, form)) is not None}
@@ -68,7 +71,13 @@ def report(words: list[str]) -> int:
     summary = Summary(results, is_measured_into)
     for line in results.problems:
         print(printable(f"left out: {line}"), file=sys.stderr)
-    listed = sections(summary, read_raw_data(results) if files else RawData())
+    asked = [
+        section
+        for each in report_options()
+        if (value := getattr(options, each.name)) is not None
+        for section in each.sections(summary, value)
+    ]
+    listed = [*asked, *sections(summary, read_raw_data(results) if files else RawData())]
     for form, name in files.items():
         write_file(f"--{form}", name, _content(form, summary, listed))
     if options.markdown:
@@ -81,6 +90,9 @@ def report(words: list[str]) -> int:
     if files:
         sys.stdout.write(report_text(listed[:1], options.top, terminal))
         print("\n".join(f"{FORMS[form]}: {name}" for form, name in files.items()))
+        return 0
+    if asked:
+        sys.stdout.write(report_text(asked, options.top, terminal))
         return 0
     read = {folder.resolve() for folder in results.folders.values()}
     folders = [Path(path) for path in options.paths if Path(path).is_dir()]

@@ -47,6 +47,15 @@ class Checks:
 
 
 @dataclass(frozen=True)
+class ReportOption:
+    """An option of `commbench report`; with a name behind it, the report is these sections."""
+
+    name: str
+    meaning: str
+    sections: Callable[[Summary, str], Iterable[Section]]
+
+
+@dataclass(frozen=True)
 class Feature:
     """What it adds.
 
@@ -55,6 +64,7 @@ class Feature:
     curves: to the figures with these rows, over size or over time.
     checks: to what is known of results without a baseline.
     answer_of: what is printed after the runs of an experiment; None for those of others.
+    options: of `commbench report`.
     """
 
     sections: Mapping[Place, SectionsOf] = field(default_factory=dict)
@@ -62,6 +72,7 @@ class Feature:
     curves: Callable[[Summary, Sequence[Row]], Iterable[KnownCurve]] = lambda summary, rows: ()
     checks: Callable[[Summary], Checks] = lambda summary: Checks()
     answer_of: Callable[[str], SectionsOf | None] = lambda experiment: None
+    options: Sequence[ReportOption] = ()
 
 
 @functools.cache
@@ -69,6 +80,10 @@ def features() -> tuple[Feature, ...]:
     """Of all parts that are there."""
     modules = (annex(f"{package}.feature") for package in (*ANNEXES, *feature_packages()))
     return tuple(module.FEATURE for module in modules if module is not None)
+
+
+def report_options() -> Iterator[ReportOption]:
+    return chain.from_iterable(feature.options for feature in features())
 
 
 def added_sections(place: Place, summary: Summary) -> Iterator[Section]:

@@ -46,6 +46,7 @@ REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
             *NEEDED["cases"],
             *COMBINED,
             "label",
+            "library_version",
             "visit_medians_s",
             "visit_launches",
             *OF_SAMPLES,

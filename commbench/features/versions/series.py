@@ -1,0 +1,214 @@
+"""Series over a variable whose values are ordered: cases that differ in nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
+from typing import Any
+
+import numpy as np
+
+from commbench.analysis.case_names import case_names, without_shared
+from commbench.analysis.machines import nodes_of
+from commbench.core.case import version_of
+from commbench.core.errors import ConfigError
+from commbench.core.suggestions import did_you_mean
+from commbench.core.units import natural_key
+from commbench.core.variables import MAPS, NAMES
+from commbench.report.summary import Results
+from commbench.results.columns import grouped
+from commbench.results.row import KINDS, Measured
+from commbench.stats.launches import launch_medians
+
+from .steps import Measurements
+
+VERSION = "library_version"
+VERSIONS = re.compile(r"(?<![\w.])v?(\d+(?:\.\d+)+[\w.+]*)")
+RANKS = ("layout", "node", "pair")
+SIZES = ("message_bytes", "elements")
+MACHINE = ("machine", "gpu.0.name", "host.cpu_model")  # facts: the first that is known
+ORDERS = (VERSION, "label", "trial", "run_id", "started_at", "hosts")  # beside the variables
+MOST_SERIES = 20_000
+LEAST_SERIES = 10  # from which on it is known what all of a run have in common
+Facts = Mapping[str, Mapping[str, Any]]  # of each run
+MOST_ALIKE = 8  # values of a variable of which all are neighbours
+
+
+@dataclass(frozen=True)
+class AllSeries:
+    """`values`: of the variable, in their order; `rows` has one of each series.
+
+    `left`: rows that have no value. `common`: how long all series together take at each value, over
+    the first one; empty where they are too few to tell.
+    """
+
+    over: str
+    values: tuple[str, ...]
+    measurements: tuple[Measurements, ...]
+    rows: tuple[Measured, ...]
+    neighbours: tuple[tuple[int, int], ...]
+    left: int
+    common: tuple[float, ...] = ()
+
+    def names(self) -> list[str]:
+        return case_names(without_shared(self.rows))
+
+
+def all_series(results: Results, over: str) -> AllSeries:
+    """Raises ConfigError where that is no variable, or has fewer than two values in any series."""
+    records = {str(record.get("run_id")): record for record in results.records}
+    facts = {run: _facts(record) for run, record in records.items()}
+    _check(over, facts)
+    rows = [row for row in results.of_operations if isinstance(row, Measured) and row.median_s]
+    rows = [row for row in rows if row.timing != "soak"]
+    ordered = [(value, row) for row in rows if (value := _value(row, over, facts)) is not None]
+    values = sorted({value for value, _ in ordered}, key=natural_key)
+    places = {value: number for number, value in enumerate(values)}
+    brought = {over, "library" if over in (VERSION, "backend") else over, "elements"}
+    names = [name for name in NAMES if name not in brought]
+    labels = () if over == "label" else ("label",)
+    # labels that say the value again are no part of a series
+    series = _grouped(ordered, (*names, *labels), facts) or _grouped(ordered, names, facts)
+    if not series:
+        raise ConfigError(
+            f"--over {over}: no case was measured with two values of it"
+            f" (values: {', '.join(values[:8]) or 'none'}); name the folders of all runs"
+        )
+    if len(series) > MOST_SERIES:
+        raise ConfigError(
+            f"--over {over}: {len(series)} series are more than {MOST_SERIES}; take one --benchmark"
+        )
+    examples = tuple(own[0][1] for own in series)
+    measurements = [_measurements(own, places) for own in series]
+    common = list[float]()
+    if len(series) >= LEAST_SERIES:
+        shared = _shared([each for each, _ in measurements], [runs for _, runs in measurements])
+        measurements = [
+            (replace(each, common=np.array([shared[run] for run in runs])), runs)
+            for each, runs in measurements
+        ]
+        common = _common(measurements, len(values))
+    neighbours = tuple(_neighbours(examples, names, facts))
+    return AllSeries(
+        over,
+        tuple(values),
+        tuple(each for each, _ in measurements),
+        examples,
+        neighbours,
+        len(rows) - len(ordered),
+        tuple(common),
+    )
+
+
+def _shared(every: Sequence[Measurements], runs: Sequence[Sequence[str]]) -> dict[str, float]:
+    """The log of the factor by which a run is slower than the others: the median of its series."""
+    away = defaultdict[str, list[float]](list)
+    for each, own in zip(every, runs, strict=True):
+        logs = np.log(each.seconds)
+        for run, log in zip(own, logs - np.median(logs), strict=True):
+            away[run].append(float(log))
+    return {run: float(np.median(logs)) for run, logs in away.items()}
+
+
+def _common(measured: Sequence[tuple[Measurements, Sequence[str]]], count: int) -> list[float]:
+    """Of each value the median over its runs, over that of the first value."""
+    of_place = defaultdict[int, dict[str, float]](dict)
+    for each, runs in measured:
+        assert each.common is not None
+        for place, run, log in zip(each.places.tolist(), runs, each.common.tolist(), strict=True):
+            of_place[place][run] = log
+    medians = [float(np.median([*of_place[place].values()])) for place in range(count)]
+    return [float(np.exp(median - medians[0])) for median in medians]
+
+
+def _grouped(
+    ordered: Iterable[tuple[str, Measured]], names: Sequence[str], facts: Facts
+) -> list[list[tuple[str, Measured]]]:
+    """Cases that share these variables, and the kind of machine, with their values: those that have
+    several."""
+
+    def key(each: tuple[str, Measured]) -> tuple[object, ...]:
+        row = each[1]
+        return (_kind(row, facts), *(getattr(row, name) for name in names))
+
+    groups = grouped(ordered, key).values()
+    return [own for own in groups if len({value for value, _ in own}) > 1]
+
+
+def _kind(row: Measured, facts: Facts) -> str | None:
+    return facts.get(row.run_id, {}).get("kind")
+
+
+def _facts(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a run's first node, and the kind of its machine."""
+    nodes = nodes_of(record)
+    first = dict(nodes[0]) if nodes else {}
+    known = (str(first[name]) for name in MACHINE if first.get(name))
+    return first | {"kind": next(known, None)}
+
+
+def _check(over: str, facts: Facts) -> None:
+    """Raises ConfigError."""
+    allowed = (*(name for name in NAMES if name not in SIZES), *ORDERS)
+    is_entry = over.partition(".")[0] in MAPS and "." in over
+    if over in allowed or is_entry or any(over in known for known in facts.values()):
+        return
+    raise ConfigError(
+        f"--over {over} is no variable of these results; {did_you_mean(over, allowed)}take"
+        f" {', '.join(ORDERS[:3])}, a key such as interface, env.NAME, or a fact of run.json such"
+        " as gpu.driver_version"
+    )
+
+
+def _value(row: Measured, over: str, facts: Facts) -> str | None:
+    if over == VERSION:
+        # torch names two: its own and that of NCCL
+        found = VERSIONS.findall(row.library or "")
+        return ", ".join(found) or row.library_version or version_of(row.library)
+    name, _, entry = over.partition(".")
+    value = getattr(row, over) if over in KINDS else None
+    if name in MAPS and entry:
+        value = dict(getattr(row, name)).get(entry, "unset")
+    elif over not in KINDS:
+        value = facts.get(row.run_id, {}).get(over)
+    return None if value in (None, "") else str(value)
+
+
+def _measurements(
+    own: Sequence[tuple[str, Measured]], places: Mapping[str, int]
+) -> tuple[Measurements, Sequence[str]]:
+    """Each launch is one; and the run of each."""
+    launches = [
+        (seconds, places[value], row.run_id)
+        for value, row in own
+        for seconds in launch_medians(row.median_s, row.visit_medians_s, row.visit_launches)
+        if seconds > 0
+    ]
+    seconds, at, runs = zip(*launches, strict=True)
+    return Measurements(np.array(seconds), np.array(at)), runs
+
+
+def _neighbours(
+    rows: Sequence[Measured], names: Sequence[str], facts: Facts
+) -> Iterator[tuple[int, int]]:
+    """Series that differ in one variable: in the next size, or in any other by any value. Those of
+    other ranks are the next ones, too."""
+    columns = {name: [getattr(row, name) for row in rows] for name in names}
+    columns["kind"] = [_kind(row, facts) for row in rows]
+    columns["label"] = [row.label for row in rows]
+    varied = [name for name, values in columns.items() if len(set(values)) > 1]
+    for name in varied:
+        if name in ("benchmark", "kind"):  # they have nothing in common
+            continue
+        others = [columns[each] for each in varied if each != name]
+        keys = [natural_key(str(value)) for value in columns[name]]
+        lines: dict[tuple[object, ...], list[int]] = {}
+        for at in range(len(rows)):
+            lines.setdefault(tuple(other[at] for other in others), []).append(at)
+        for line in lines.values():
+            is_ordered = name in (*SIZES, *RANKS) or len(line) > MOST_ALIKE
+            near = sorted(line, key=keys.__getitem__)
+            yield from pairwise(near) if is_ordered else combinations(near, 2)

@@ -1,0 +1,77 @@
+"""Steps are found in published measurements and planted truths, and never in noise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from version_rows import found_in, needs_published, planted, published, results_of
+
+from commbench.features.versions import steps
+from commbench.features.versions.series import all_series
+from commbench.features.versions.steps import Measurements, find_steps
+
+
+@needs_published
+@pytest.mark.parametrize(("count", "most"), [(10, 1), pytest.param(100, 5, marks=pytest.mark.long)])
+def test_with_labels_permuted_within_each_case_nothing_is_found(
+    count: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "PERMUTATIONS", steps.LEAST_PERMUTATIONS)
+    series = all_series(results_of(published()), "library_version")
+    rng = np.random.default_rng(1)
+    found = 0
+    for seed in range(count):
+        permuted = [replace(each, places=rng.permuted(each.places)) for each in series.measurements]
+        found += bool(find_steps(permuted, series.neighbours, seed))
+    assert found <= most
+
+
+def test_a_planted_step_is_found_where_it_is_and_nothing_beside_it() -> None:
+    (finding,) = found_in(planted(1.3, 3, 0.02, 0))
+    assert finding.is_certain and len(finding.steps) == 4
+    assert {(step.before, step.after) for step in finding.steps} == {(2, 3)}, "1.10 is after 1.9"
+    assert all(1.2 < step.ratio < 1.4 for step in finding.steps)
+    assert all(step.counts == (9, 6) for step in finding.steps)
+
+
+def test_what_all_series_of_a_run_have_in_common_is_no_step_of_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A machine that is busy in one run has all of its series slower, and all agree."""
+    monkeypatch.setattr(steps, "PERMUTATIONS", steps.LEAST_PERMUTATIONS)
+    found = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        rows = planted(1.0, 2, 0.01, seed)
+        busy = {run: float(np.exp(rng.normal(0, 0.2))) for run in {row.run_id for row in rows}}
+        rows = [replace(row, median_s=busy[row.run_id] * row.median_s) for row in rows]
+        found += bool(found_in(rows))
+    assert found <= 1
+
+
+def test_noise_alone_has_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "PERMUTATIONS", steps.LEAST_PERMUTATIONS)
+    counts = [len(found_in(planted(1.0, 3, 0.05, seed))) for seed in range(30)]
+    assert sum(map(bool, counts)) <= 2, "1 % of data"
+
+
+def test_one_measurement_on_a_side_is_not_certain_however_far() -> None:
+    rows = planted(1.0, 4, 0.01, 0)
+    kept = [row for row in rows if row.library_version == "2.0" or row.run_id == "1.9-0"]
+    slow = [replace(row, median_s=3 * row.median_s) if "1.9" in row.run_id else row for row in kept]
+    assert not any(finding.is_certain for finding in found_in(slow))
+
+
+def test_the_number_of_measurements_may_differ_between_series() -> None:
+    rng = np.random.default_rng(0)
+    every = [
+        Measurements(
+            np.exp(0.01 * rng.normal(size=count)) * np.where(np.arange(count) < 4, 1.0, 2.0),
+            (np.arange(count) >= 4).astype(np.int64),
+        )
+        for count in (8, 9, 10, 11)
+    ]
+    (finding,) = find_steps(every, [(0, 1), (1, 2), (2, 3)])
+    assert len(finding.steps) == 4 and finding.is_certain
