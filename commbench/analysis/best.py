@@ -265,24 +265,16 @@ def shared_values(shared: Row, names: Iterable[str]) -> list[Any]:
 # ---------------------------------------------------------------- as text
 
 
-def _best_cell(best: Best) -> str:
-    return best.best if best.is_decided else f"{UNDECIDED}: {', '.join(best.alike)}"
-
-
-def _launches_cell(best: Best) -> str:
-    return plural(best.launches, "launch", "launches") if best.is_decided else ""
-
-
 # heading -> cell, of the table on the terminal and on the page
 BEST_CELLS: Mapping[str, Callable[[Best], str]] = {
     "benchmark": lambda best: f"{best.shared.benchmark} {best.more}".strip(),
     "ranks": lambda best: str(best.shared.world_size),
     "message": lambda best: size_text(best.message_bytes),
-    "best": _best_cell,
+    "best": lambda best: best.best if best.is_decided else f"{UNDECIDED}: {', '.join(best.alike)}",
     "time\nus": lambda best: best.median.text(microseconds_text),
     "second": lambda best: best.second,
     "takes": lambda best: format_factor(best.ratio),
-    "based on": _launches_cell,
+    "based on": lambda best: plural(best.launches, "launch", "launches") if best.is_decided else "",
 }
 
 

@@ -459,13 +459,9 @@ def _frame(cases: Iterable[ComparedCase]) -> pd.DataFrame:
     whole = [
         column.name
         for column in VARIABLES
-        if column.kind == "integer" and not frame[column.name].map(_is_text).any()
+        if column.kind == "integer" and str not in map(type, frame[column.name])
     ]
     return frame.astype(NUMBER_TYPES | dict.fromkeys(whole, "Int64"))
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
 
 
 def _columns(case: ComparedCase) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from commbench.report.section import Section, report_text
 from commbench.report.sections import sections
 from commbench.report.side_by_side import belong_together, side_by_side
 from commbench.report.summary import Summary, read_results
-from commbench.results.load import find_runs, ignore, load_run
+from commbench.results.load import load_run
 from commbench.runtime.folder_lock import is_measured_into
 
 from .options import CommandParser, check_file, whole_number, with_last_runs, write_file
@@ -61,7 +61,7 @@ def report(words: list[str]) -> int:
         help=f"rows of a table on the terminal (default {MOST_TABLE_ROWS})",
     )
     for each in report_options():
-        add(f"--{each.name}", metavar="NAME", help=each.meaning)
+        add(f"--{each.name}", dest="asked", type=each.sections, metavar="NAME", help=each.meaning)
     options = parser.parse_args(words)
     options.paths = with_last_runs(options.paths)
     files = {form: name for form in FORMS if (name := getattr(options, form)) is not None}
@@ -71,12 +71,7 @@ def report(words: list[str]) -> int:
     summary = Summary(results, is_measured_into)
     for line in results.problems:
         print(printable(f"left out: {line}"), file=sys.stderr)
-    asked = [
-        section
-        for each in report_options()
-        if (value := getattr(options, each.name)) is not None
-        for section in each.sections(summary, value)
-    ]
+    asked = [*options.asked(summary)] if options.asked else []
     listed = [*asked, *sections(summary, read_raw_data(results) if files else RawData())]
     for form, name in files.items():
         write_file(f"--{form}", name, _content(form, summary, listed))
@@ -91,16 +86,10 @@ def report(words: list[str]) -> int:
         sys.stdout.write(report_text(listed[:1], options.top, terminal))
         print("\n".join(f"{FORMS[form]}: {name}" for form, name in files.items()))
         return 0
-    if asked:
-        sys.stdout.write(report_text(asked, options.top, terminal))
-        return 0
-    read = {folder.resolve() for folder in results.folders.values()}
-    folders = [Path(path) for path in options.paths if Path(path).is_dir()]
-    readable = (run for path in folders for run in find_runs(path, ignore))
-    runs = [run for run in readable if run.resolve() in read]
-    if len({row.backend for row in results.rows}) == 1:
-        sys.stdout.write(_own_tables(runs, options.benchmark, terminal))
-    sys.stdout.write(report_text(listed, options.top, terminal))
+    if not asked and len({row.backend for row in results.rows}) == 1:
+        folders = results.folders.values()
+        sys.stdout.write(_own_tables(folders, options.benchmark, terminal))
+    sys.stdout.write(report_text(asked or listed, options.top, terminal))
     return 0
 
 
@@ -118,7 +107,7 @@ def _content(form: str, summary: Summary, listed: Sequence[Section]) -> str | by
     return figure.file(form)
 
 
-def _own_tables(runs: Sequence[Path], benchmark: str | None, terminal: Terminal) -> str:
+def _own_tables(runs: Collection[Path], benchmark: str | None, terminal: Terminal) -> str:
     """Runs of one backend side by side where they differ in a setting, else the tables of a few."""
     rows = {
         run: [row for row in rows_of(run) if benchmark in (None, row.benchmark)] for run in runs

@@ -48,11 +48,11 @@ class Checks:
 
 @dataclass(frozen=True)
 class ReportOption:
-    """An option of `commbench report`; with a name behind it, the report is these sections."""
+    """An option of `commbench report`, with a word behind it: the report is these sections."""
 
     name: str
     meaning: str
-    sections: Callable[[Summary, str], Iterable[Section]]
+    sections: Callable[[str], SectionsOf]
 
 
 @dataclass(frozen=True)

@@ -59,16 +59,11 @@ VARIABLES = tuple(
 )
 
 
-def _columns_of_rows() -> tuple[Column, ...]:
-    """The fields of Row beside the variables."""
-    return tuple(
-        Column(each.name, KINDS[each.name], **each.metadata)
-        for each in fields(Row)
-        if "role" in each.metadata
-    )
-
-
-CASES = VARIABLES + _columns_of_rows()
+CASES = VARIABLES + tuple(  # the fields of Row beside the variables
+    Column(each.name, KINDS[each.name], **each.metadata)
+    for each in fields(Row)
+    if "role" in each.metadata
+)
 SAMPLES = _columns(
     "identity",
     """

@@ -17,5 +17,6 @@ EXPERIMENTS = {
 HOST_GPU = SUPPORT / "host_gpu"
 DATA = ROOT / "tests" / "data"
 HARDWARE_TEXTS = DATA / "hardware"  # what commands and files of real machines said
-# real traces, where a checkout has them beside it
+# real traces and published measurements, where a checkout has them beside it
 TRACES = ROOT.parent / "shared" / "traces"
+AICONFIGURATOR = ROOT.parent / "shared" / "reference" / "aiconfigurator"

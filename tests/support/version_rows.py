@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from places import AICONFIGURATOR
 from sample_cases import case_row
 
 from commbench.features.versions.series import all_series
@@ -16,12 +16,11 @@ from commbench.features.versions.steps import Finding, find_steps
 from commbench.report.summary import Results
 from commbench.results.row import Row
 
-PUBLISHED = Path("/work/shared/reference/aiconfigurator")
 BYTES = {"half": 2, "int8": 1}
 DTYPES = {"half": "float16", "int8": "int8"}
 OPERATIONS = {"alltoall": "all_to_all"}
 
-needs_published = pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the files are not here")
+needs_published = pytest.mark.skipif(not AICONFIGURATOR.is_dir(), reason="the files are not here")
 
 
 def case(benchmark: str, version: str, size: int, seconds: float, **more: Any) -> Row:
@@ -42,7 +41,7 @@ def published() -> list[Row]:
     """The rows of B200; the n-th row of a case is of the n-th run."""
     rows = []
     seen = Counter[tuple[Any, ...]]()
-    for path in sorted(PUBLISHED.glob("b200*nccl_perf.parquet")):
+    for path in sorted(AICONFIGURATOR.glob("b200*nccl_perf.parquet")):
         for each in pq.read_table(path).to_pylist():
             size = each["message_size"] * BYTES[each["nccl_dtype"]]
             name = OPERATIONS.get(each["op_name"], each["op_name"])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from functools import partial
 
 import numpy as np
 
+from commbench.core.errors import ConfigError
 from commbench.core.texts import size_text
 from commbench.core.units import format_factor, format_seconds, natural_key, plural
 from commbench.report.features import Feature, ReportOption
@@ -15,20 +17,28 @@ from commbench.report.summary import Summary
 from commbench.report.table import Table
 from commbench.stats.thresholds import FALSE_ALARMS, LARGEST_UNSTEADY
 
-from .series import AllSeries, all_series
-from .steps import Finding, Step, find_steps, without_steps
+from .series import VERSION, AllSeries, all_series
+from .steps import LARGEST_P, Finding, Step, find_steps, without_steps
 
 HEADS = ("step of", "at", "between", "takes", "certainty", "series")
 SERIES_HEADS = ("series", "between", "takes", "before", "after", "measured")
 NAMED = ("benchmark", "backend", "layout", "dtype", "in_place", "device", "timer", "label")
 CERTAIN = "certain"
+LIKELY = "likely"
 TOGETHER = 1 + LARGEST_UNSTEADY  # a factor that is worth a sentence
 FAR = "differs by more than the spread of the others"
+MOST_UNASKED = 2_000  # series, for which it takes seconds
+MOST_DOUBTS = 3
 
 
-def over(summary: Summary, name: str) -> Iterator[Section]:
-    """The findings, then each series of theirs."""
+def over(name: str, summary: Summary) -> Iterator[Section]:
+    """The findings, then each series of theirs. Raises ConfigError where there are no series."""
     series = all_series(summary.results, name)
+    if not series.rows:
+        raise ConfigError(
+            f"--over {name}: no case was measured with two values of it; name the folders of all"
+            " runs"
+        )
     found = find_steps(series.measurements, series.neighbours)
     rows = [_finding_cells(series, finding) for finding in found]
     yield Section(
@@ -46,6 +56,26 @@ def over(summary: Summary, name: str) -> Iterator[Section]:
     yield Section("Each series of these", tables=[Table.of(SERIES_HEADS, cells)] if cells else [])
 
 
+def doubts(summary: Summary) -> Iterator[str]:
+    """Where times step from version to version, without being asked."""
+    results = summary.results
+    versions = {row.library_version for row in results.rows}
+    if len(versions) < 2 or results.are_all_compared:  # whose verdicts say more
+        return
+    series = all_series(results, VERSION)
+    if len(series.rows) > MOST_UNASKED:
+        return
+    found = find_steps(series.measurements, series.neighbours)
+    if found:
+        steps = plural(len(found), "step", "steps")
+        yield f"{steps} from version to version: commbench report PATH --over {VERSION}"
+    for finding in found[:MOST_DOUBTS]:
+        what, at, _, takes, certainty, _ = _finding_cells(series, finding)
+        step = finding.steps[0]
+        before, after = series.values[step.before], series.values[step.after]
+        yield f"{what}, {at}: {takes} as long with {after} as with {before}, {certainty}."
+
+
 def _between(series: AllSeries, step: Step) -> str:
     return f"{series.values[step.before]} and {series.values[step.after]}"
 
@@ -61,7 +91,7 @@ def _finding_cells(series: AllSeries, finding: Finding) -> tuple[str, ...]:
             parts.append(", ".join(values))
     sizes = sorted({row.message_bytes for row in rows})
     ratios = sorted(step.ratio for step in finding.steps)
-    ends = [f"{size_text(size)}" for size in (sizes[0], sizes[-1])]
+    ends = [size_text(size) for size in (sizes[0], sizes[-1])]
     return (
         " ".join(parts),
         " .. ".join(dict.fromkeys(ends)),
@@ -73,9 +103,15 @@ def _finding_cells(series: AllSeries, finding: Finding) -> tuple[str, ...]:
 
 
 def _certainty(finding: Finding) -> str:
-    if finding.p is None:
+    """`certain (p = 0.001)`."""
+    word = _word(finding)
+    return word if finding.p is None or word == FAR else f"{word} (p = {finding.p:.2g})"
+
+
+def _word(finding: Finding) -> str:
+    if not finding.is_noise_known:
         return FAR
-    return f"{CERTAIN} (p = {finding.p:.2g})" if finding.is_certain else f"{FAR} (one measurement)"
+    return CERTAIN if finding.is_certain else LIKELY
 
 
 def _step_cells(series: AllSeries, name: str, step: Step) -> tuple[str, ...]:
@@ -96,11 +132,9 @@ def _step_cells(series: AllSeries, name: str, step: Step) -> tuple[str, ...]:
 
 def _summary(series: AllSeries, found: Sequence[Finding]) -> str:
     """How many steps there are, and what the series without one do."""
-    counts = {
-        "certain": sum(finding.is_certain for finding in found),
-        "larger than the spread of the others": sum(not finding.is_certain for finding in found),
-    }
-    texts = [f"{count} {name}" for name, count in counts.items() if count]
+    words = Counter(map(_word, found))
+    texts = [f"{words[word]} {word}" for word in (CERTAIN, LIKELY) if words[word]]
+    texts += [f"{words[FAR]} larger than the spread of the others"] if words[FAR] else []
     values = plural(len(series.values), "value", "values")
     steps = plural(len(found), "step", "steps") if found else "No step"
     text = f"{steps} in {len(series.rows)} series of {values} of {series.over}"
@@ -118,25 +152,25 @@ def _summary(series: AllSeries, found: Sequence[Finding]) -> str:
 
 def _together(series: AllSeries) -> Iterator[str]:
     """Where all series step at once, which a busy machine does as well."""
-    for number, (before, after) in enumerate(pairwise(series.common), start=1):
-        ratio = after / before
+    for (before, after), ratio in series.common.items():
         if not 1 / TOGETHER < ratio < TOGETHER:
             yield (
-                f"All series together take {format_factor(ratio)} as long at"
-                f" {series.values[number]} as at {series.values[number - 1]}: the value itself, or"
-                " another day, host or driver of its runs. Steps are looked for without it."
+                f"All series together take {format_factor(ratio)} as long at {series.values[after]}"
+                f" as at {series.values[before]}: the value itself, or another day, host or driver"
+                " of its runs. Steps are looked for without it."
             )
 
 
 def _notes(series: AllSeries, found: Sequence[Finding]) -> Iterator[str]:
     yield "takes: the median time after the step over that before it."
-    if any(finding.p is not None for finding in found):
+    if any(finding.is_noise_known for finding in found):
         yield (
-            f"{CERTAIN}: in at most {100 * FALSE_ALARMS:g} % of data whose values were permuted"
-            " within each series, anything like it is found: one correction for all series."
+            f"{CERTAIN}: with the values permuted within each series, anything like it is found in"
+            f" at most {100 * FALSE_ALARMS:g} % of permutations ({LIKELY}: {100 * LARGEST_P:g} %):"
+            " one correction for all series."
         )
-    if any(not each.is_repeated for each in series.measurements):
-        yield "Series with one measurement a value do not show their noise: measure more launches."
+    if not all(finding.is_noise_known for finding in found):
+        yield f"{FAR}: their noise is not known; measure more launches of each value."
     yield (
         "Values that were measured in other runs may also differ in day, host and driver:"
         " commbench ab measures two in turn."
@@ -150,7 +184,8 @@ FEATURE = Feature(
         ReportOption(
             "over",
             "steps over library_version, or another variable that is ordered",
-            over,
+            lambda name: partial(over, name),
         ),
-    )
+    ),
+    doubts=doubts,
 )

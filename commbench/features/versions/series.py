@@ -31,7 +31,6 @@ RANKS = ("layout", "node", "pair")
 SIZES = ("message_bytes", "elements")
 MACHINE = ("machine", "gpu.0.name", "host.cpu_model")  # facts: the first that is known
 ORDERS = (VERSION, "label", "trial", "run_id", "started_at", "hosts")  # beside the variables
-MOST_SERIES = 20_000
 LEAST_SERIES = 10  # from which on it is known what all of a run have in common
 Facts = Mapping[str, Mapping[str, Any]]  # of each run
 MOST_ALIKE = 8  # values of a variable of which all are neighbours
@@ -41,8 +40,8 @@ MOST_ALIKE = 8  # values of a variable of which all are neighbours
 class AllSeries:
     """`values`: of the variable, in their order; `rows` has one of each series.
 
-    `left`: rows that have no value. `common`: how long all series together take at each value, over
-    the first one; empty where they are too few to tell.
+    `left`: rows that have no value. `common`: for neighbouring values by how much longer all series
+    together take at the second; empty where they are too few to tell.
     """
 
     over: str
@@ -51,77 +50,64 @@ class AllSeries:
     rows: tuple[Measured, ...]
     neighbours: tuple[tuple[int, int], ...]
     left: int
-    common: tuple[float, ...] = ()
+    common: Mapping[tuple[int, int], float]
 
     def names(self) -> list[str]:
         return case_names(without_shared(self.rows))
 
 
 def all_series(results: Results, over: str) -> AllSeries:
-    """Raises ConfigError where that is no variable, or has fewer than two values in any series."""
+    """Those with two values or more; raises ConfigError where `over` is no variable."""
     records = {str(record.get("run_id")): record for record in results.records}
     facts = {run: _facts(record) for run, record in records.items()}
     _check(over, facts)
     rows = [row for row in results.of_operations if isinstance(row, Measured) and row.median_s]
     rows = [row for row in rows if row.timing != "soak"]
     ordered = [(value, row) for row in rows if (value := _value(row, over, facts)) is not None]
-    values = sorted({value for value, _ in ordered}, key=natural_key)
-    places = {value: number for number, value in enumerate(values)}
     brought = {over, "library" if over in (VERSION, "backend") else over, "elements"}
     names = [name for name in NAMES if name not in brought]
     labels = () if over == "label" else ("label",)
     # labels that say the value again are no part of a series
     series = _grouped(ordered, (*names, *labels), facts) or _grouped(ordered, names, facts)
-    if not series:
-        raise ConfigError(
-            f"--over {over}: no case was measured with two values of it"
-            f" (values: {', '.join(values[:8]) or 'none'}); name the folders of all runs"
-        )
-    if len(series) > MOST_SERIES:
-        raise ConfigError(
-            f"--over {over}: {len(series)} series are more than {MOST_SERIES}; take one --benchmark"
-        )
-    examples = tuple(own[0][1] for own in series)
+    values = sorted({value for own in series for value, _ in own}, key=natural_key)
+    places = {value: number for number, value in enumerate(values)}
     measurements = [_measurements(own, places) for own in series]
-    common = list[float]()
     if len(series) >= LEAST_SERIES:
-        shared = _shared([each for each, _ in measurements], [runs for _, runs in measurements])
-        measurements = [
-            (replace(each, common=np.array([shared[run] for run in runs])), runs)
-            for each, runs in measurements
-        ]
-        common = _common(measurements, len(values))
+        measurements = _with_common(measurements)
+    examples = tuple(own[0][1] for own in series)
     neighbours = tuple(_neighbours(examples, names, facts))
     return AllSeries(
         over,
         tuple(values),
-        tuple(each for each, _ in measurements),
+        tuple(measurements),
         examples,
         neighbours,
         len(rows) - len(ordered),
-        tuple(common),
+        _common_steps(measurements),
     )
 
 
-def _shared(every: Sequence[Measurements], runs: Sequence[Sequence[str]]) -> dict[str, float]:
-    """The log of the factor by which a run is slower than the others: the median of its series."""
+def _with_common(every: Sequence[Measurements]) -> list[Measurements]:
+    """How far a run is from the others: the median of its series, each against its own median."""
     away = defaultdict[str, list[float]](list)
-    for each, own in zip(every, runs, strict=True):
-        logs = np.log(each.seconds)
-        for run, log in zip(own, logs - np.median(logs), strict=True):
-            away[run].append(float(log))
-    return {run: float(np.median(logs)) for run, logs in away.items()}
+    for each in every:
+        logs = each.logs - np.median(each.logs)
+        for run, log in zip(each.runs, logs.tolist(), strict=True):
+            away[run].append(log)
+    common = {run: float(np.median(logs)) for run, logs in away.items()}
+    return [replace(each, common=np.array([common[run] for run in each.runs])) for each in every]
 
 
-def _common(measured: Sequence[tuple[Measurements, Sequence[str]]], count: int) -> list[float]:
-    """Of each value the median over its runs, over that of the first value."""
-    of_place = defaultdict[int, dict[str, float]](dict)
-    for each, runs in measured:
-        assert each.common is not None
-        for place, run, log in zip(each.places.tolist(), runs, each.common.tolist(), strict=True):
-            of_place[place][run] = log
-    medians = [float(np.median([*of_place[place].values()])) for place in range(count)]
-    return [float(np.exp(median - medians[0])) for median in medians]
+def _common_steps(every: Iterable[Measurements]) -> dict[tuple[int, int], float]:
+    """The median of the series, for the places that follow each other in any of them."""
+    logs = defaultdict[tuple[int, int], list[float]](list)
+    for each in every:
+        if each.common is None:
+            continue
+        for before, after in pairwise(np.unique(each.places).tolist()):
+            medians = [np.median(each.common[each.places == at]) for at in (before, after)]
+            logs[before, after].append(float(medians[1] - medians[0]))
+    return {places: float(np.exp(np.median(own))) for places, own in logs.items()}
 
 
 def _grouped(
@@ -177,10 +163,8 @@ def _value(row: Measured, over: str, facts: Facts) -> str | None:
     return None if value in (None, "") else str(value)
 
 
-def _measurements(
-    own: Sequence[tuple[str, Measured]], places: Mapping[str, int]
-) -> tuple[Measurements, Sequence[str]]:
-    """Each launch is one; and the run of each."""
+def _measurements(own: Sequence[tuple[str, Measured]], places: Mapping[str, int]) -> Measurements:
+    """Each launch is one."""
     launches = [
         (seconds, places[value], row.run_id)
         for value, row in own
@@ -188,7 +172,7 @@ def _measurements(
         if seconds > 0
     ]
     seconds, at, runs = zip(*launches, strict=True)
-    return Measurements(np.array(seconds), np.array(at)), runs
+    return Measurements(np.array(seconds), np.array(at), runs)
 
 
 def _neighbours(

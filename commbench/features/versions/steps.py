@@ -6,15 +6,19 @@ place in the same direction are one finding, whose mass is the sum of their t. I
 of permutations of the values within each series in which any finding has that mass: one correction
 for all series (Maris & Oostenveld 2007).
 
-Where no value of a series was measured twice, its noise is not known. Then its step is compared
-with those of the others at the same place.
+Where no value of a series was measured twice, its noise is not known; nor is it where so few runs
+were made that chance alone orders them like a step. Then its step is compared with those of the
+others at the same place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
+from itertools import count, pairwise
+from math import lgamma, log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +30,7 @@ from commbench.stats.thresholds import FALSE_ALARMS, SMALLEST_CHANGE, SUSPECT_SP
 PERMUTATIONS = 999  # at most
 LEAST_PERMUTATIONS = 199  # of very many series
 MOST_WORK = 4_000_000  # series times permutations
+LARGEST_P = 2 * FALSE_ALARMS  # of a finding; of one that is certain FALSE_ALARMS
 LEAST_T = 3.0  # of a member of a finding
 MOST_T = 12.0  # that one series adds to a mass: several that agree say more than one that is far
 SEED = 0
@@ -39,14 +44,16 @@ Edges = NDArray[np.int64]  # [pairs, 2]
 
 @dataclass(frozen=True)
 class Measurements:
-    """Times of a series in seconds, and the position of the ordered value that each belongs to.
+    """Times of a series in seconds, the position of the ordered value that each belongs to, and its
+    run.
 
     `common`: the logs of the factors that all series of the same run share, as of a busy machine;
-    steps are looked for without them.
+    steps are looked for without them. Where they are not known, a run is permuted as a whole.
     """
 
     seconds: Series
     places: Places
+    runs: Sequence[str]
     common: Logs | None = None
 
     @property
@@ -90,20 +97,26 @@ class Finding:
     p: float | None
 
     @property
-    def is_certain(self) -> bool:
+    def is_noise_known(self) -> bool:
         return self.p is not None and all(min(step.counts) > 1 for step in self.steps)
+
+    @property
+    def is_certain(self) -> bool:
+        return self.is_noise_known and self.p is not None and self.p <= FALSE_ALARMS
 
 
 def find_steps(
     every: Sequence[Measurements], neighbours: Iterable[tuple[int, int]], seed: int = SEED
 ) -> list[Finding]:
     """The findings, those with the largest mass first. `neighbours`: pairs of series."""
-    repeated = [number for number, each in enumerate(every) if each.is_repeated]
-    single = [number for number, each in enumerate(every) if not each.is_repeated]
+    repeated = _alike(every, [n for n, each in enumerate(every) if each.is_repeated])
+    single = [n for n, each in enumerate(every) if not each.is_repeated]
+    if not _can_be_certain(repeated):
+        repeated, single = [], [*range(len(every))]
     edges = np.array([*neighbours], dtype=np.int64).reshape(-1, 2)
     found = [
-        *_certain_findings(every, repeated, edges, seed),
-        *_far_findings(every, single, edges),
+        *_certain_findings(len(every), repeated, edges, seed),
+        *_far_findings(len(every), _alike(every, single), edges),
     ]
     return sorted(found, key=_mass_of, reverse=True)
 
@@ -115,29 +128,38 @@ def _mass_of(finding: Finding) -> float:
 # ---------------------------------------------------------------- a series
 
 
+@dataclass(frozen=True, eq=False)
 class _Alike:
-    """Series with as many measurements at the same places, whose splits are computed at once."""
+    """Series with as many measurements at the same places, whose splits are computed at once.
 
-    def __init__(self, numbers: Places, logs: Logs, times: Logs, places: Places) -> None:
-        self.numbers = numbers
-        self.logs = logs  # [series, measurements], in the order of the places
-        self.times = times  # logs with what runs have in common
-        self.places = places
-        kinds = np.unique(places)
-        self.splits = [
-            (int(np.sum(places <= low)), int(low), int(high)) for low, high in pairwise(kinds)
+    `logs`, `times` (with what runs have in common), `units`: [series, measurements], in the order
+    of the places. `units`: the number of what is permuted together.
+    """
+
+    numbers: Places
+    logs: Logs
+    times: Logs
+    units: Places
+    places: Places
+
+    @cached_property
+    def splits(self) -> list[tuple[int, int, int]]:
+        """How many measurements are before it, and between which places it lies."""
+        return [
+            (int(np.sum(self.places <= low)), int(low), int(high))
+            for low, high in pairwise(np.unique(self.places))
         ]
 
     def best(self, logs: Logs, noise: float) -> tuple[Logs, Places]:
         """Of each series the t of its best split, and the position in `splits`."""
-        count = logs.shape[1]
+        measured = logs.shape[1]
         every = np.empty((len(self.splits), len(logs)))
         for number, (first, _, _) in enumerate(self.splits):
             before, after = logs[:, :first], logs[:, first:]
             residuals = np.square(before - before.mean(1, keepdims=True)).sum(1)
             residuals += np.square(after - after.mean(1, keepdims=True)).sum(1)
-            variance = residuals / max(count - 2, 1) + noise**2
-            scale = np.sqrt(variance * (1 / first + 1 / (count - first)))
+            variance = residuals / max(measured - 2, 1) + noise**2
+            scale = np.sqrt(variance * (1 / first + 1 / (measured - first)))
             every[number] = (after.mean(1) - before.mean(1)) / scale
         chosen = np.abs(every).argmax(0)
         return every[chosen, np.arange(len(logs))], chosen
@@ -153,30 +175,53 @@ class _Alike:
 
     def without(self, numbers: Iterable[int]) -> _Alike:
         kept = ~np.isin(self.numbers, [*numbers])
-        return _Alike(self.numbers[kept], self.logs[kept], self.times[kept], self.places)
+        own = (each[kept] for each in (self.numbers, self.logs, self.times, self.units))
+        return _Alike(*own, self.places)
 
 
-def _alike(every: Sequence[Measurements], numbers: Iterable[int]) -> list[_Alike]:
+def _alike(every: Sequence[Measurements], numbers: Sequence[int]) -> list[_Alike]:
     """Series with several values."""
+    units = dict(zip(numbers, _units([every[number] for number in numbers]), strict=True))
     ordered = {number: np.argsort(every[number].places, kind="stable") for number in numbers}
     places = {number: every[number].places[order] for number, order in ordered.items()}
     groups = grouped(
-        (number for number in ordered if places[number][0] != places[number][-1]),
+        (number for number in numbers if places[number][0] != places[number][-1]),
         lambda number: tuple(places[number].tolist()),
     )
-
-    def stacked(own: Sequence[int], of: Callable[[Measurements], Logs]) -> Logs:
-        return np.array([of(every[number])[ordered[number]] for number in own])
-
     return [
         _Alike(
             np.array(own),
-            stacked(own, lambda each: each.logs),
-            stacked(own, lambda each: np.log(each.seconds)),
+            np.array([every[number].logs[ordered[number]] for number in own]),
+            np.array([np.log(every[number].seconds)[ordered[number]] for number in own]),
+            np.array([units[number][ordered[number]] for number in own]),
             places[own[0]],
         )
         for own in groups.values()
     ]
+
+
+def _units(every: Iterable[Measurements]) -> Iterator[Places]:
+    """Of each measurement: those of a run at a value share it, over all series. Where what a run
+    has in common is known, each has its own."""
+    numbers = count()
+    of_run = defaultdict[tuple[str, int], int](numbers.__next__)
+    for each in every:
+        runs = zip(each.runs, each.places.tolist(), strict=True)
+        together = [of_run[run] for run in runs] if each.common is None else []
+        yield np.array(together or [next(numbers) for _ in each.runs])
+
+
+def _can_be_certain(groups: Iterable[_Alike]) -> bool:
+    """Whether there are so many ways to permute that a step is rare among them, up or down."""
+    places = {
+        unit: place
+        for group in groups
+        for units in group.units.tolist()
+        for unit, place in zip(units, group.places.tolist(), strict=True)
+    }
+    sizes = Counter(places.values()).values()
+    ways = lgamma(len(places) + 1) - sum(lgamma(size + 1) for size in sizes)
+    return ways >= log(2 / FALSE_ALARMS)
 
 
 def _noise(groups: Iterable[_Alike]) -> float:
@@ -194,16 +239,13 @@ def _noise(groups: Iterable[_Alike]) -> float:
 # ---------------------------------------------------------------- findings
 
 
-def _certain_findings(
-    every: Sequence[Measurements], numbers: Sequence[int], edges: Edges, seed: int
-) -> Iterator[Finding]:
+def _certain_findings(size: int, left: list[_Alike], edges: Edges, seed: int) -> Iterator[Finding]:
     """What is found is taken away, and the rest is searched again: it must not hide behind the
-    masses of real steps (Westfall & Young 1993, step down)."""
-    left = _alike(every, numbers)
+    masses of real steps (Westfall & Young 1993, step down). `size`: of all series."""
     noise = _noise(left) if left else 0.0
     rng = np.random.default_rng(seed)
     while left:
-        found = [*_findings(len(every), left, noise, edges, rng)]
+        found = [*_findings(size, left, noise, edges, rng)]
         yield from found
         stepped = [step.series for finding in found for step in finding.steps]
         if not stepped:
@@ -214,7 +256,7 @@ def _certain_findings(
 def _findings(
     size: int, groups: Sequence[_Alike], noise: float, edges: Edges, rng: np.random.Generator
 ) -> Iterator[Finding]:
-    """Those of which permuted values have none like it. `size`: of all series."""
+    """Those of which permuted values have none like it."""
 
     def clusters(logs: Sequence[Logs]) -> tuple[list[list[int]], list[float]]:
         return _clusters(*_best_splits(size, groups, noise, logs), edges)
@@ -223,15 +265,23 @@ def _findings(
     if not members:
         return
     series = sum(group.numbers.size for group in groups)
-    count = max(LEAST_PERMUTATIONS, min(PERMUTATIONS, MOST_WORK // series))
-    permuted = ([rng.permuted(group.logs, axis=1) for group in groups] for _ in range(count))
+    permutations = max(LEAST_PERMUTATIONS, min(PERMUTATIONS, MOST_WORK // series))
+    units = 1 + max(int(group.units.max()) for group in groups)
+    keys = (rng.random(units) for _ in range(permutations))
+    permuted = ([_permuted(group, own) for group in groups] for own in keys)
     largest = np.array([max(clusters(logs)[1], default=0.0) for logs in permuted])
     steps = {step.series: step for group in groups for step in group.steps(noise)}
     for own, mass in zip(members, masses, strict=True):
-        p = float(((largest >= mass).sum() + 1) / (count + 1))
+        p = float(((largest >= mass).sum() + 1) / (permutations + 1))
         real = tuple(step for number in own if (step := steps[number]).is_seen)
-        if p <= FALSE_ALARMS and real:
+        if p <= LARGEST_P and real:
             yield Finding(real, p)
+
+
+def _permuted(group: _Alike, keys: Logs) -> Logs:
+    """The logs in the order of the keys of their units."""
+    order = keys[group.units].argsort(axis=1)
+    return np.take_along_axis(group.logs, order, axis=1)
 
 
 def _best_splits(
@@ -266,11 +316,9 @@ def _clusters(values: Logs, places: Places, edges: Edges) -> tuple[list[list[int
     return members, [float(np.minimum(values[own], MOST_T).sum()) for own in members]
 
 
-def _far_findings(
-    every: Sequence[Measurements], numbers: Sequence[int], edges: Edges
-) -> list[Finding]:
-    """Of series with one measurement a value: steps far from what all have at that place."""
-    steps = [step for group in _alike(every, numbers) for step in group.steps(LEAST_NOISE)]
+def _far_findings(size: int, groups: Iterable[_Alike], edges: Edges) -> list[Finding]:
+    """Of series whose noise is not known: steps far from what all have at that place."""
+    steps = [step for group in groups for step in group.steps(LEAST_NOISE)]
     far: dict[int, Step] = {}
     for alike in grouped(steps, lambda step: (step.before, step.after)).values():
         logs = np.log([step.ratio for step in alike])
@@ -281,8 +329,8 @@ def _far_findings(
             for step, distance in zip(alike, away, strict=True)
             if distance > SUSPECT_SPREADS * spread
         }
-    values = np.zeros(len(every))
-    places = np.zeros(len(every), dtype=np.int64)
+    values = np.zeros(size)
+    places = np.zeros(size, dtype=np.int64)
     for number, step in far.items():
         values[number] = LEAST_T
         places[number] = (step.after + 1) * (1 if step.ratio > 1 else -1)

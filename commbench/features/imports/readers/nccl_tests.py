@@ -25,13 +25,11 @@ from .protocol import ITEM_BYTES, dtype_of
 
 TOOL = "nccl-tests"
 OPERATIONS = {program: name for name, program in NCCL_TESTS_PROGRAMS.items()}
-OTHER_OPERATIONS = ("alltoallv_perf", "hypercube_perf", "sendrecv_perf")
 ROOTED = ("broadcast", "gather", "reduce", "scatter")
 REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 RATE_TOLERANCE = 0.03  # of the ratio of two printed rates
 LEAST_RATE = 1.0  # GB/s, below which two decimals say little of a ratio
 NO_REDUCTION = ("none", "")
-DIGITS_OF_JSON = 0.5e-6
 
 
 @dataclass(frozen=True)

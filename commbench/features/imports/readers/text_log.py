@@ -15,7 +15,6 @@ from .protocol import LogParser
 
 PARSERS: tuple[type[LogParser], ...] = (NcclTestsText, OsuText, AllReduceBench)
 NO_FORMAT = "no results that commbench knows"
-NO_NUMBERS = "the program of a benchmark began in it, but no line of its table is there"
 
 
 class TextLog:

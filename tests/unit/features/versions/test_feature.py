@@ -1,4 +1,4 @@
-"""`report --over`: the steps are its first lines, and nobody sees them who does not ask."""
+"""`report --over`: the steps are its first lines, and every report of several versions has them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from places import AICONFIGURATOR
 from version_rows import found_in, needs_published, planted, published, results_of
 
 from commbench.cli.report import report
-from commbench.features.versions.feature import over
+from commbench.core.errors import ConfigError
+from commbench.features.imports.command import import_results
+from commbench.features.versions.feature import doubts, over
 from commbench.report.summary import Summary
 from commbench.results.columns import SCHEMA_VERSION, arrow_schema
 from commbench.results.row import Row, plain_values
@@ -21,7 +24,7 @@ from commbench.results.row import Row, plain_values
 
 @needs_published
 def test_the_steps_of_nccl_on_b200_are_in_the_first_lines() -> None:
-    section, *_ = over(Summary(results_of(published())), "library_version")
+    section, *_ = over("library_version", Summary(results_of(published())))
     rows = {cells[0]: cells for cells in section.headline[0].rows}
     found = {" ".join(name.split()[:-1]): cells[1:4] for name, cells in rows.items()}
     between = "2.28.9 and 2.29.2"
@@ -29,14 +32,39 @@ def test_the_steps_of_nccl_on_b200_are_in_the_first_lines() -> None:
     assert found["reduce_scatter 1x8 float16,"][:2] == ("16 MiB .. 32 MiB", between)
     assert found["all_reduce 1x4, 1x8 float16,"][:2] == ("8 MiB .. 16 MiB", between)
     assert found["all_to_all 1x2, 1x4, 1x8 float16,"][:2] == ("64 KiB .. 1 MiB", between)
-    faster = found.pop("all_to_all 1x8 float16,", None)  # p is about 0.01
-    assert faster is None or faster == ("4 MiB", between, "0.684 x to 0.705 x")
-    assert len(found) == 4 and all(cells[4].startswith("certain") for cells in rows.values())
-    count = len(rows)
+    assert found["all_to_all 1x8 float16,"] == ("4 MiB", between, "0.684 x to 0.705 x")
+    certainties = [cells[4].split()[0] for cells in rows.values()]
+    assert certainties == ["certain"] * 4 + ["likely"], "p of the last is 0.011"
     assert section.sentences[0].startswith(
-        f"{count} steps in 504 series of 3 values of library_version: {count} certain. Without a"
-        " step, the last value takes 0.9"
+        "5 steps in 504 series of 3 values of library_version: 4 certain, 1 likely. Without a step,"
+        " the last value takes 0.9"
     )
+
+
+@needs_published
+def test_the_version_of_a_row_counts_and_not_that_of_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All fifteen files: the two oldest of B200, of H100 and of H200 have rows of 2.29.2."""
+    files = sorted(map(str, AICONFIGURATOR.glob("*.parquet")))
+    assert len(files) == 15
+    assert import_results([*files, "--output", str(tmp_path)]) == 0
+    assert report([str(tmp_path), "--over", "library_version", "--top", "5"]) == 0
+    out = capsys.readouterr().out
+    lines = out[out.index("Steps over library_version") :].splitlines()
+    assert "5 steps in 504 series of 3 values" in " ".join(lines[7:9]), "of B200 alone"
+    assert all("2.28.9 and 2.29.2" in line for line in lines[2:7])
+
+
+@needs_published
+def test_a_report_of_several_versions_names_the_steps_unasked() -> None:
+    pointer, *named = doubts(Summary(results_of(published())))
+    assert pointer.startswith("5 steps from version to version: commbench report ")
+    assert len(named) == 3 and all(
+        "as long with 2.29.2 as with 2.28.9, cer" in each for each in named
+    )
+    one = [row for row in published() if row.library_version == "2.29.2"]
+    assert not [*doubts(Summary(results_of(one)))]
 
 
 def test_a_step_of_all_series_is_said_and_not_called_certain() -> None:
@@ -44,7 +72,7 @@ def test_a_step_of_all_series_is_said_and_not_called_certain() -> None:
         replace(row, median_s=1.5 * row.median_s) if row.library_version == "2.0" else row
         for row in planted(1.3, 3, 0.02, 0)
     ]
-    section, *_ = over(Summary(results_of(rows)), "library_version")
+    section, *_ = over("library_version", Summary(results_of(rows)))
     steps_said, together = section.sentences
     assert steps_said.startswith("1 step in 30 series of 5 values")
     assert "take 1.5" in together and "at 2.0 as at 1.12" in together
@@ -54,11 +82,16 @@ def test_with_one_measurement_a_version_nothing_is_called_certain() -> None:
     findings = found_in(planted(2.0, 1, 0.02, 0))
     assert findings and not any(finding.is_certain for finding in findings)
     assert {step.series for finding in findings for step in finding.steps} == {4, 5, 6, 7}
-    section, *_ = over(Summary(results_of(planted(2.0, 1, 0.02, 0))), "library_version")
+    section, *_ = over("library_version", Summary(results_of(planted(2.0, 1, 0.02, 0))))
     (cells,) = section.headline[0].rows
     assert cells[4] == "differs by more than the spread of the others"
     assert "certain" not in section.sentences[0]
-    assert any("one measurement a value" in note for note in section.notes)
+    assert any("their noise is not known" in note for note in section.notes)
+
+
+def test_a_variable_with_one_value_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no case was measured with two values of it"):
+        [*over("interface", Summary(results_of(planted(1.0, 1, 0.01, 0))))]
 
 
 def test_the_command_prints_the_steps_alone_and_only_where_it_is_asked(
@@ -80,4 +113,5 @@ def test_the_command_prints_the_steps_alone_and_only_where_it_is_asked(
     assert first == "Steps over library_version" and heads.startswith("step of")
     assert line.split()[:5] == ["all_reduce", "1", "MiB", "..", "8"] and "certain" in line
     assert report([str(tmp_path)]) == 0
-    assert "Steps over" not in capsys.readouterr().out
+    out = " ".join(capsys.readouterr().out.split())
+    assert "1 step from version to version" in out and "Steps over" not in out

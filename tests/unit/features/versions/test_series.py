@@ -26,11 +26,18 @@ def test_machines_and_labels_are_series_of_their_own() -> None:
     assert len(all_series(results_of(labelled), "library_version").rows) == 30, "they say it again"
 
 
+def test_values_of_which_no_two_are_of_a_case_are_no_values() -> None:
+    rows = planted(1.0, 2, 0.01, 0)
+    other = [replace(row, backend="mpi", library_version="1.10.1") for row in rows[:1]]
+    series = all_series(results_of([*other, *rows]), "library_version")
+    assert series.values == ("1.9", "1.10", "1.11", "1.12", "2.0")
+    assert {*series.common} == {(0, 1), (1, 2), (2, 3), (3, 4)}
+
+
 @pytest.mark.parametrize(
     ("over_what", "message"),
     [
         ("colour", "--over colour is no variable of these results"),
-        ("interface", "no case was measured with two values of it"),
         ("message_bytes", "--over message_bytes is no variable of these results"),
     ],
 )

@@ -51,6 +51,31 @@ def test_what_all_series_of_a_run_have_in_common_is_no_step_of_theirs(
     assert found <= 1
 
 
+def test_few_series_of_few_runs_are_never_certain() -> None:
+    """Two runs of two versions are in the order of a step in a third of all cases."""
+    rows = planted(1.0, 2, 0.01, 0)
+    few = [row for row in rows if row.benchmark == "all_reduce" and row.message_bytes < 2**22]
+    few = [row for row in few if row.library_version in ("1.9", "2.0")]
+    slow = {"2.0-0": 1.2, "2.0-1": 1.2}
+    slower = [replace(row, median_s=slow.get(row.run_id, 1.0) * row.median_s) for row in few]
+    assert not any(finding.is_certain for finding in found_in(slower))
+    one = [
+        replace(row, median_s=(2.0 if row.message_bytes == 2**18 else 1.0) * row.median_s)
+        if row.library_version == "2.0"
+        else row
+        for row in few
+    ]
+    (finding,) = found_in(one)
+    assert finding.p is None, "but more than the spread of the others"
+
+
+def test_few_series_of_many_runs_may_be_certain() -> None:
+    rows = [row for row in planted(1.3, 5, 0.02, 0) if row.library_version in ("1.9", "2.0")]
+    few = [row for row in rows if row.benchmark == "all_reduce" and row.message_bytes < 2**22]
+    (finding,) = found_in(few)
+    assert finding.is_certain and len(finding.steps) == 2
+
+
 def test_noise_alone_has_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "PERMUTATIONS", steps.LEAST_PERMUTATIONS)
     counts = [len(found_in(planted(1.0, 3, 0.05, seed))) for seed in range(30)]
@@ -70,6 +95,7 @@ def test_the_number_of_measurements_may_differ_between_series() -> None:
         Measurements(
             np.exp(0.01 * rng.normal(size=count)) * np.where(np.arange(count) < 4, 1.0, 2.0),
             (np.arange(count) >= 4).astype(np.int64),
+            [str(number) for number in range(count)],
         )
         for count in (8, 9, 10, 11)
     ]

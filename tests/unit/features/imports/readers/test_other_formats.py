@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from other_tools import all_reduce_bench, inspector_record, iperf3, osu_text
-from places import ROOT
+from places import AICONFIGURATOR
 
 from commbench.features.imports.experiment import Experiment, FileContent
 from commbench.features.imports.readers.aiconfigurator import Aiconfigurator
@@ -18,8 +18,6 @@ from commbench.features.imports.readers.nccl_inspector import NcclInspector, joi
 from commbench.features.imports.readers.text_log import TextLog
 from commbench.results.foreign_files import ForeignFile
 from commbench.results.foreign_readers import NotRecognised
-
-PARQUET = ROOT.parent.parent / "shared" / "reference" / "aiconfigurator"
 
 
 def of(text: str) -> ForeignFile:
@@ -222,10 +220,10 @@ def test_other_parquet_files_are_named(tmp_path: Path) -> None:
         Aiconfigurator().read(ForeignFile("x", io.BytesIO(b"PAR1" + bytes(50))))
 
 
-@pytest.mark.skipif(not PARQUET.is_dir(), reason="the files of aiconfigurator are not here")
+@pytest.mark.skipif(not AICONFIGURATOR.is_dir(), reason="the files of aiconfigurator are not here")
 def test_the_files_of_aiconfigurator_give_the_known_values() -> None:
     name = "h100_sxm__comm__nccl__2.29.2__nccl_perf.parquet"
-    content = (PARQUET / name).read_bytes()
+    content = (AICONFIGURATOR / name).read_bytes()
     (experiment,) = Aiconfigurator().read(ForeignFile(name, io.BytesIO(content))).experiments
     known = {
         row.benchmark: row.median_s
