@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from commbench.core.program import Program
 from commbench.core.protocols import Backend
-from commbench.core.variables import Case, Device, Ipc
+from commbench.core.variables import Case, Ipc
 from commbench.engines.lowered import UnsupportedForms, form_missing, reduction_missing
 from commbench.engines.opening import opening_refusal
 from commbench.hardware.cuda import NCCL, cuda_ipc_exports
@@ -106,10 +106,10 @@ def version_text(number: int) -> str:
 class NcclBackend(Backend):
     """What the backends on NCCL declare: GPU memory, one GPU per rank."""
 
-    devices: ClassVar[tuple[Device, ...]] = ("cuda",)
+    devices = ("cuda",)
     # the caller and NCCL's proxy; its service thread and torch's watchdog sleep
-    threads_per_rank: ClassVar[int] = 2
-    joins_messages: ClassVar[bool] = True  # one group, and kernel
+    threads_per_rank = 2
+    joins_messages = True  # one group, and kernel
     unsupported_forms: ClassVar[UnsupportedForms]
 
     def supports(self, case: Case, size: int, program: Program) -> str | None:

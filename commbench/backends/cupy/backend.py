@@ -11,7 +11,7 @@ from ctypes.util import find_library
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from commbench.core.protocols import Buffer, Control, RankCommunicator
 from commbench.core.terminal import first_line
 from commbench.core.variables import Case, Device, Mode
 from commbench.engines.device import HOST_BOUND, DeviceRunner, device_runner
-from commbench.engines.lowered import Lowered, UnsupportedForms, in_groups
+from commbench.engines.lowered import Lowered, in_groups
 from commbench.engines.opening import with_opener
 from commbench.hardware.cuda import driver_missing, driver_too_old
 from commbench.hardware.machine_facts import installed_version
@@ -54,8 +54,8 @@ extern "C" __global__ void hold(long long cycles) {
 class CupyNccl(NcclBackend):
     """See Backend."""
 
-    name: ClassVar[str] = "cupy_nccl"
-    unsupported_forms: ClassVar[UnsupportedForms] = NCCL_UNSUPPORTED
+    name = "cupy_nccl"
+    unsupported_forms = NCCL_UNSUPPORTED
     library: str = "auto"
 
     def supports(self, case: Case, size: int, program: Program) -> str | None:

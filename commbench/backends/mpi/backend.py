@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from commbench.backends.buffers.memory import DeviceBuffer, HostBuffer, rotation_pool
 from commbench.backends.torch.cuda import CudaDevice, CudaMemory, cuda_missing, gpu_runner
@@ -16,8 +16,8 @@ from commbench.core.case import World
 from commbench.core.errors import CommbenchError, ConfigError, Unsupported
 from commbench.core.extras import how_to_install, is_installed
 from commbench.core.program import BufferSpec, Program
-from commbench.core.protocols import Backend, Buffer, Control, Launchers, RankCommunicator, Runner
-from commbench.core.variables import Case, Device, Engine, Ipc, Mode, Staging
+from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator, Runner
+from commbench.core.variables import Case, Device, Ipc, Mode, Staging
 from commbench.engines.lowered import Lowered, PythonRunner, form_missing, in_groups, reductions
 from commbench.engines.opening import with_opener
 from commbench.hardware import mpi_library
@@ -58,11 +58,11 @@ class Mpi(Backend):
     """See Backend. `threads` is the level requested from MPI; multiple takes about half of the rate
     at 8 B."""
 
-    name: ClassVar[str] = "mpi"
-    devices: ClassVar[tuple[Device, ...]] = ("cpu", "cuda")
-    engines: ClassVar[tuple[Engine, ...]] = ("native", "python")
-    launchers: ClassVar[Launchers] = "starts_mpi"
-    needs_torch: ClassVar[bool] = False  # but on CUDA tensors
+    name = "mpi"
+    devices = ("cpu", "cuda")
+    engines = ("native", "python")
+    launchers = "starts_mpi"
+    needs_torch = False  # but on CUDA tensors
     library: str = "auto"
     threads: str = "funneled"
 
@@ -149,7 +149,7 @@ class Mpi(Backend):
         # before MPI_Init, because MVAPICH uses the GPU that is current then; the others look up
         # each address
         gpu = self.gpu(world) if device == "cuda" else None
-        mpi = mpi_library.load_mpi(self.library, self.threads)
+        mpi = mpi_library.load_mpi(self.library, self.threads, world.rank == 0)
         if world.size != mpi.COMM_WORLD.size:
             raise ConfigError(mpi_library.launcher_mismatch(world.size, mpi))
         aware = NOT_QUERIED if gpu is None else mpi_library.cuda_aware_by_query()

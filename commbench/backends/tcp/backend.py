@@ -8,7 +8,7 @@ import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from commbench.backends.buffers.memory import HostBuffer, rotation_pool
 from commbench.core.case import World
@@ -45,10 +45,10 @@ class Tcp(Backend):
     autotuning on. timeout_s: how long a call on a socket may go without moving a byte.
     """
 
-    name: ClassVar[str] = "tcp"
-    devices: ClassVar[tuple[Device, ...]] = ("cpu",)
-    axes: ClassVar[tuple[str, ...]] = ("streams",)
-    joins_messages: ClassVar[bool] = True  # one sendmsg
+    name = "tcp"
+    devices = ("cpu",)
+    axes = ("streams",)
+    joins_messages = True  # one sendmsg
     library: str = "auto"
     buffer_bytes: int | None = None
     no_delay: bool = True

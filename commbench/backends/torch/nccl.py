@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from commbench.backends.nccl_library import LoadedNccl, NcclBackend, NcclLog
 from commbench.core.case import World
@@ -30,7 +30,7 @@ from commbench.core.program import (
 )
 from commbench.core.protocols import Buffer, Control, Runner
 from commbench.core.variables import Case, Device, Ipc, Mode, Registration
-from commbench.engines.lowered import NO_CALL, Call, GroupLowering, Rotating, UnsupportedForms
+from commbench.engines.lowered import NO_CALL, Call, GroupLowering, Rotating
 from commbench.engines.opening import Opener
 from commbench.hardware.torch_install import place_of, torch_folder
 from commbench.runtime.exit_protocol import FOLDER
@@ -60,10 +60,10 @@ EAGER_WARNING = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"
 class Nccl(NcclBackend):
     """See Backend."""
 
-    name: ClassVar[str] = "nccl"
-    has_profiler: ClassVar[bool] = True
-    unsupported_forms: ClassVar[UnsupportedForms] = TORCH_UNSUPPORTED
-    axes: ClassVar[tuple[str, ...]] = ("registration",)
+    name = "nccl"
+    has_profiler = True
+    unsupported_forms = TORCH_UNSUPPORTED
+    axes = ("registration",)
     library: str = "auto"
 
     def missing(self, device: Device = "cuda") -> str | None:
