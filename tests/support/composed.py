@@ -32,9 +32,10 @@ def every_benchmark() -> dict[str, Benchmark]:
     they are imported."""
     nodes = {
         file.stem: yaml.safe_load(file.read_text())
-        for file in sorted((ROOT / "conf" / "benchmark").glob("*.yaml"))
+        for folder in (ROOT / "conf", *(ROOT / "commbench" / "features").iterdir())
+        for file in folder.glob("benchmark/*.yaml")
     }
-    return {name: resolve_name(node["_target_"])() for name, node in nodes.items()}
+    return {name: resolve_name(node["_target_"])() for name, node in sorted(nodes.items())}
 
 
 def written_in(file: Path) -> dict[str, Any]:
