@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from composed import every_benchmark
 from hydra import compose
 from hydra.errors import HydraException
 from hypothesis import example, given
@@ -258,7 +259,7 @@ def test_the_digest_tells_configurations_apart_but_not_folders() -> None:
 
 
 def test_all_benchmarks_are_the_files_of_their_group() -> None:
-    everything = sorted(file.stem for file in (CONF / "benchmark").glob("*.yaml"))
+    everything = sorted(every_benchmark())
     for word in ("benchmark=all", "benchmark=[all]"):
         assert sorted(benchmark.name for benchmark in single(word).benchmarks) == everything
     assert [len(job.settings.benchmarks) for job in swept("benchmark=all")] == [len(everything)]
