@@ -134,8 +134,8 @@ def _title(rows: Sequence[Row], timed: Sequence[Row]) -> str:
     where = ", no network" if nodes == 1 else f" on up to {nodes} nodes"
     only = f"{backends.pop()}, " if len(backends) == 1 else ""
     medians = [*filter(None, map(MEDIAN.of, timed))]
-    level, _, _ = interval_note(medians).partition(" over ")
-    parts = (f"{only}{ranks} ranks{where}", level, marks_note(medians))
+    level, _, _ = interval_note(medians).partition(" confidence")
+    parts = (f"{only}{ranks} ranks{where}", level and f"{level} interval", marks_note(medians))
     return "; ".join(filter(None, parts))
 
 
