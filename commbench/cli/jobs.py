@@ -18,6 +18,7 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, open_dict
 
 from commbench.benchmarks.stream import Stream
+from commbench.config.compose import MODEL
 from commbench.config.keys import NO_STAGE
 from commbench.config.settings import Job
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
@@ -56,13 +57,15 @@ Task = Callable[..., int]
 
 
 def differing_words(jobs: Sequence[Job]) -> list[list[str]]:
-    """The overrides of each job that not all jobs have."""
+    """The overrides of each job that not all jobs have, without labels that only repeat others."""
     common = set.intersection(*(set(job.overrides) for job in jobs)) if len(jobs) > 1 else set()
+    differing = {word for job in jobs for word in job.overrides} - common
+    repeats = ("label=",) if any(word.startswith(MODEL) for word in differing) else ()
     return [
         [
             recorded_override(word).lstrip("+")
             for word in job.overrides
-            if word not in common and not word.startswith(PART)
+            if word in differing and not word.startswith((PART, *repeats))
         ]
         for job in jobs
     ]

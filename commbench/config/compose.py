@@ -49,6 +49,7 @@ from .user_files import search_path
 EVERY = "all"  # benchmark=all
 ENV_RESOLVER = "oc.env"
 COMPOSED_GROUPS = (*GROUPS, "experiment")
+MODEL = "backend.model."  # keys of a planted machine, which is no variable of a case
 EXPERIMENT = "experiment="
 SOAK = "timing=soak"
 SOAK_KEYS = ("timing.duration_s", "timing.interval_s")  # only this timing has them
@@ -324,7 +325,16 @@ def _sweep_points(overrides: Iterable[Override]) -> list[list[str]]:
                 f"{override.input_line} is not a list of values; list the values: -m KEY=A,B"
             )
         choices[key] = [f"{key}={value}" for value in values]
-    return [list(point) for point in product(*choices.values())]
+    points = [list(point) for point in product(*choices.values())]
+    models = [key for key in choices if key.startswith(MODEL) and len(choices[key]) > 1]
+    return points if "label" in choices else [_labelled(point, models) for point in points]
+
+
+def _labelled(point: list[str], models: Sequence[str]) -> list[str]:
+    """A label tells the rows of different models apart, which have the same variables."""
+    own = [word.removeprefix(MODEL) for word in point if word.partition("=")[0] in models]
+    label = " ".join(own).translate({ord("="): " ", ord("'"): None, ord('"'): None})
+    return [*point, f"label='{label}'"] if own else point
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:

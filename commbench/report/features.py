@@ -12,6 +12,7 @@ from typing import Literal
 
 from commbench.core.annexes import ANNEXES, annex, feature_modules
 from commbench.results.row import Row
+from commbench.stats.verdict import Gate
 
 from .plots import KnownCurve
 from .section import Section
@@ -20,7 +21,6 @@ from .summary import Summary
 # the sections of a report behind which others may stand
 Place = Literal["answers", "comparisons", "figures", "numbers", "checks"]
 SectionsOf = Callable[[Summary], Iterable[Section]]
-CheckAnswer = Literal["PASS", "FAIL", "UNDECIDED"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Check:
 
     kind: str
     name: str
-    answer: CheckAnswer | None
+    answer: Gate | None
     reason: str = ""
     finding: str = ""
 

@@ -11,8 +11,8 @@ SUPPORT = ROOT / "tests" / "support"
 # by name; those of a feature lie in its folder
 EXPERIMENTS = {
     file.stem: file
-    for folder in (ROOT / "conf", *(ROOT / "commbench" / "features").iterdir())
-    for file in sorted(folder.glob("experiment/*.yaml"))
+    for where in ("conf", "commbench/features/*")
+    for file in sorted(ROOT.glob(f"{where}/experiment/*.yaml"))
 }
 HOST_GPU = SUPPORT / "host_gpu"
 DATA = ROOT / "tests" / "data"

@@ -93,6 +93,12 @@ def test_a_key_of_a_feature_is_refused_with_its_name(
     assert (refused.returncode, refused.stderr) == (2, f"commbench: {needed}\n")
 
 
+def test_a_command_of_a_feature_is_refused_with_its_name(tmp_path: Path) -> None:
+    refused = run(without(tmp_path, "features/imports"), tmp_path, "import", "a.log")
+    assert refused.returncode == 2 and refused.stderr.count("\n") == 1
+    assert "commbench import needs commbench.features.imports" in refused.stderr
+
+
 def test_rows_of_a_feature_are_read_without_it(tmp_path: Path) -> None:
     words = ("backend=simulated", "benchmark=all_reduce", "overlap=sleep", *FEW)
     assert main([*words, f"output={tmp_path / 'runs'}"]) == 0

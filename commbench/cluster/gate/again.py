@@ -33,8 +33,8 @@ from commbench.report.summary import Results, Summary, read_results
 from commbench.runtime.launchers.registry import detect
 from commbench.runtime.launchers.requirements import check_startable
 from commbench.stats.difference import outcomes
+from commbench.stats.thresholds import DECIDING_LAUNCHES
 
-LEAST_FRESH = 5
 OWN_KEYS = ("trial", "output", "writer", "plan")  # this command sets them
 
 
@@ -95,7 +95,7 @@ def open_answers(result: GateResult) -> list[CaseAnswer]:
 def _launches_needed(healthy: int, cases: int, rules: GateRules) -> int:
     """The fresh launches with which a case can fail among so many, if all are slower than every
     healthy launch."""
-    launches = LEAST_FRESH
+    launches = DECIDING_LAUNCHES
     while outcomes(healthy, launches) * rules.false_alarms < cases * rules.looks:
         launches += 1
     return launches

@@ -27,7 +27,7 @@ A turn measures the suite in fresh processes, and again what is unlike the healt
 store: a change is one that fresh launches confirm. Runs that show one are not added to the store.
 A turn is left out while Slurm has another job on this node, or one that waits for it.
 Exit status of --once: 0 nothing has changed, 1 a change, 2 bad input, 3 ranks were lost,
-4 undecided: too few runs in the store, cases that were not measured, or a job of Slurm in the
+4 UNDECIDED: too few runs in the store, cases that were not measured, or a job of Slurm in the
 way."""
 WATCHING = FolderUse("watching with", "end it, or use another --baseline")
 MOST_FRESH = 20
