@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from commbench.results.load import read_rows, row_dicts
+from commbench.results.load import read_case_rows
 from commbench_replay.causes import Cause, causes
 from commbench_replay.replay_times import ReplayTimes, replay_times
 from commbench_replay.scaling import scaled
@@ -53,7 +53,7 @@ def measured(
         f"workload={path}", "timing=quick", *words,
     )  # fmt: skip
     print(run.stdout)
-    rows = row_dicts(read_rows([run.output]))
+    rows = read_case_rows([run.output])
     return replay_times(rows, scaled(workload, workload.ranks))
 
 
