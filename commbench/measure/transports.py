@@ -204,11 +204,12 @@ class TransportEvidence:
         none; None if its log does not tell. Kernels other than those of `ALGORITHMS`, and copy
         engines, need windows."""
         asked = planned.case.registration
+        if asked != "symmetric":
+            return asked if asked != "none" and self.registered else None
         algorithm = self.algorithm(planned)
-        if asked == "symmetric" and (algorithm or self.no_windows):
-            has_window = algorithm is not None and algorithm not in ALGORITHMS
-            return "window" if has_window else "none"
-        return "local" if asked == "local" and self.registered else None
+        if algorithm is None:
+            return None if self.no_windows is None else "none"
+        return "none" if algorithm in ALGORITHMS else "window"
 
     def unregistered(self, planned: Planned) -> str | None:
         """Why windows were asked for and not used; None if they were, or that is not known."""
