@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from commbench.backends.cuda_ipc.backend import IpcCopy
 from commbench.backends.cupy.backend import CupyNccl
+from commbench.backends.torch.cuda_copy import CudaCopy
 from commbench.backends.torch.gloo import Gloo
 from commbench.core.protocols import Backend
 from commbench.features.communicators.benchmarks import neighbours
@@ -23,7 +23,7 @@ def test_groups_of_neighbours_differ_by_one_rank_at_most() -> None:
         (Gloo(), 1, None),
         (CupyNccl(), None, None),
         (CupyNccl(), 1, "no ncclCommSplit"),
-        (IpcCopy(), None, "ipc_copy opens no communicators"),
+        (CudaCopy(), None, "cuda_copy opens no communicators"),
     ],
 )
 def test_what_opens_no_communicator_says_so(
