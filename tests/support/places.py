@@ -8,12 +8,17 @@ ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / "tools"
 # stand-ins for hardware and libraries, each in a folder of its own
 SUPPORT = ROOT / "tests" / "support"
-# by name; those of a feature lie in its folder
-EXPERIMENTS = {
-    file.stem: file
-    for where in ("conf", "commbench/features/*")
-    for file in sorted(ROOT.glob(f"{where}/experiment/*.yaml"))
-}
+
+
+def _by_name(group: str) -> dict[str, Path]:
+    """The files of a group; those of a feature lie in its folder."""
+    folders = ("conf", "commbench/features/*")
+    files = (file for folder in folders for file in ROOT.glob(f"{folder}/{group}/*.yaml"))
+    return {file.stem: file for file in sorted(files, key=lambda file: file.stem)}
+
+
+BENCHMARKS = _by_name("benchmark")
+EXPERIMENTS = _by_name("experiment")
 HOST_GPU = SUPPORT / "host_gpu"
 DATA = ROOT / "tests" / "data"
 HARDWARE_TEXTS = DATA / "hardware"  # what commands and files of real machines said
