@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from commbench.core.annexes import feature_modules
+from commbench.core.annexes import part_modules
 from commbench.core.case import Benchmark, Planned
 from commbench.core.protocols import Backend, Communicator
 from commbench.core.variables import Case
@@ -49,7 +49,7 @@ class Measuring:
 
 def features() -> list[Measuring]:
     """Of all parts that are there."""
-    return [module.MEASURING for module in feature_modules("measuring")]
+    return [module.MEASURING for module in part_modules("measuring")]
 
 
 def cases_of(case: Case) -> list[Case]:

@@ -28,9 +28,9 @@ def settings_of(*words: str) -> Settings:
 
 @cache
 def every_benchmark() -> dict[str, Benchmark]:
-    """Name -> benchmark, made from its file without Hydra: modules of tests need them when they are
-    imported."""
-    nodes = {name: yaml.safe_load(file.read_text()) for name, file in BENCHMARKS.items()}
+    """Name -> benchmark, made from their files without Hydra: modules of tests need them when they
+    are imported."""
+    nodes = {name: yaml.safe_load(file.read_text()) for name, file in sorted(BENCHMARKS.items())}
     return {name: resolve_name(node["_target_"])() for name, node in nodes.items()}
 
 

@@ -23,7 +23,6 @@ from commbench.measure.visits import coverage
 
 CONF = Path(commbench.__file__).parent.parent / "conf"
 FILES = sorted({*CONF.glob("*/*.yaml"), *BENCHMARKS.values(), *EXPERIMENTS.values()})
-NAMED_GROUPS = ("backend", "benchmark", "launcher", "writer")
 NAMES = [f"{file.parent.name}/{file.stem}" for file in FILES]
 PARTS = 3  # of the files, which take 10 s in all
 TARGETS = [file for file in FILES if "_target_" in (yaml.safe_load(file.read_text()) or {})]
@@ -121,12 +120,13 @@ def test_files_of_a_group_with_several_choices_name_their_package(file: Path) ->
 
 
 def test_a_file_is_named_after_what_it_builds(composer: ConfigComposer) -> None:
-    for file in FILES:
-        target = (yaml.safe_load(file.read_text()) or {}).get("_target_")
-        if target is not None and file.parent.name in NAMED_GROUPS:
-            module, _, kind = target.rpartition(".")
-            built = getattr(importlib.import_module(module), kind)
-            assert getattr(built, "name", file.stem) == file.stem
+    for group in ("backend", "benchmark", "launcher", "writer"):
+        for file in (file for file in FILES if file.parent.name == group):
+            node = yaml.safe_load(file.read_text())
+            if "_target_" in node:
+                module, _, kind = node["_target_"].rpartition(".")
+                built = getattr(importlib.import_module(module), kind)
+                assert getattr(built, "name", file.stem) == file.stem
 
 
 # ---------------------------------------------------------------- config.yaml
