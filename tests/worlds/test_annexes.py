@@ -64,12 +64,17 @@ def test_the_main_job_and_its_readers_need_neither_annex_nor_feature(
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-def test_an_experiment_of_a_feature_is_refused_without_it(feature: str, tmp_path: Path) -> None:
+def test_an_experiment_or_backend_of_a_feature_is_refused_without_it(
+    feature: str, tmp_path: Path
+) -> None:
     env = without(tmp_path, feature)
-    for file in (PACKAGE / feature).glob("experiment/*.yaml"):
-        refused = run(env, tmp_path, f"experiment={file.stem}")
+    files = [*(PACKAGE / feature).glob("experiment/*.yaml")]
+    files += (PACKAGE / feature).glob("backend/*.yaml")
+    for file in files:
+        word = f"{file.parent.name}={file.stem}"
+        refused = run(env, tmp_path, word)
         assert refused.returncode == 2 and refused.stderr.count("\n") == 1
-        assert f"experiment={file.stem} is unknown" in refused.stderr
+        assert f"{word} is unknown" in refused.stderr
 
 
 def test_what_the_annex_would_do_is_refused_in_one_line(
