@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from commbench.benchmarks.each_node import REFUSED_AXES
-from commbench.benchmarks.traffic import parse_traffic
 from commbench.core.annexes import FEATURES, needed_annex
 from commbench.core.case import Benchmark
 from commbench.core.errors import ConfigError
@@ -339,8 +338,6 @@ def _axis_values(read: Callable[[str], Any], name: str, device: Device) -> tuple
         return _values_of_feature(known, known.feature, values)
     if name == "groups":
         return tuple(parse_group_operations(text or DEFAULT_GROUPS).text for text in values)
-    if name == "traffic":
-        return tuple(parse_traffic(text or "").text for text in values)
     return values
 
 
@@ -415,7 +412,8 @@ def _checked_search(
     if read("schedule") != "rounds":
         raise ConfigError("pairs=search times many pairs at once; it needs schedule=rounds")
     for each in TABLE:
-        if each.feature and each.null and set(read(each.name)) != {each.null}:
+        is_beside = each.feature is not None and each.applies_to == "all"
+        if is_beside and each.null and set(read(each.name)) != {each.null}:
             raise ConfigError(f"pairs=search times messages alone; use {each.name}={each.null}")
     return search
 

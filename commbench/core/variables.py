@@ -190,8 +190,10 @@ class Variables:
         "who sends how much to whom: a pattern, a model of experts, a file with its digest",
         default=None,
         choices=(),
+        null="uniform",
         axis=True,
         applies_to="operation",
+        feature="traffic",
     )
     workload: str | None = variable(
         "job whose communication is replayed: a generator, or a file's name and digest; with a"

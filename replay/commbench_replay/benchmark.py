@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar
 
-from commbench.benchmarks.expert_traffic import TrafficMatrix
+from commbench.benchmarks.all_to_all_v import TrafficMatrix
 from commbench.core.case import Benchmark, Shape
 from commbench.core.errors import ConfigError
 from commbench.core.payload import dtype

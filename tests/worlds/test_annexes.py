@@ -89,7 +89,12 @@ def test_what_the_annex_would_do_is_refused_in_one_line(
 
 @pytest.mark.parametrize(
     ("feature", "key"),
-    [("documents", "expect=normal"), ("overlap", "overlap=sleep"), ("overlap", "compute=100us")],
+    [
+        ("documents", "expect=normal"),
+        ("overlap", "overlap=sleep"),
+        ("overlap", "compute=100us"),
+        ("traffic", "traffic=ring"),
+    ],
 )
 def test_a_key_of_a_feature_is_refused_with_its_name(
     feature: str, key: str, tmp_path: Path

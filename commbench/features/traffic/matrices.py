@@ -17,11 +17,12 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.benchmarks.all_to_all_v import TrafficMatrix
 from commbench.core.errors import ConfigError, Unreadable, Unsupported
 from commbench.core.foreign import whole_file
 from commbench.core.payload import mixed
 
-from .expert_traffic import USUAL, ExpertTraffic, TrafficMatrix
+from .experts import USUAL, ExpertTraffic
 
 MAX_RANKS = 16384  # of a file
 MAX_CELL_BYTES = 2**53
@@ -232,9 +233,3 @@ def _own_elements(text: str, ranks: int, itemsize: int) -> TrafficMatrix:
     matrix = matrix // itemsize
     matrix.flags.writeable = False
     return matrix
-
-
-def rank_loads(matrix: TrafficMatrix) -> TrafficMatrix:
-    """What each rank sends to or receives from others, whichever is more."""
-    others = matrix - np.diag(np.diag(matrix))
-    return np.asarray(np.maximum(others.sum(axis=1), others.sum(axis=0)))

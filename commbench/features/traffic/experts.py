@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.benchmarks.all_to_all_v import TrafficMatrix
 from commbench.core.errors import ConfigError, Unsupported
 from commbench.core.payload import mixed
 from commbench.core.units import INT_MAX
 
-TrafficMatrix = NDArray[np.int64]
 Pool = tuple[
     int, ...
 ]  # the experts that a token draws from; one with more weight stands in it more often

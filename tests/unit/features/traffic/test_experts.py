@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commbench.benchmarks.expert_traffic import USUAL, WORKLOADS, ExpertTraffic
-from commbench.benchmarks.traffic import traffic_elements
 from commbench.core.errors import ConfigError, Unsupported
+from commbench.features.traffic.experts import USUAL, WORKLOADS, ExpertTraffic
+from commbench.features.traffic.matrices import traffic_elements
 
 MODELS = st.builds(
     ExpertTraffic,
@@ -86,7 +86,7 @@ def test_every_machine_draws_the_same_experts() -> None:
 
 def test_another_process_draws_the_same_experts() -> None:
     code = (
-        "from commbench.benchmarks.expert_traffic import USUAL;"
+        "from commbench.features.traffic.experts import USUAL;"
         "print(USUAL['W1_hot_expert_set'].matrix(4, 1).tolist())"
     )
     answer = subprocess.run(
