@@ -85,6 +85,11 @@ def _watch_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="how long runs are kept that show nothing: fresh launches (default 20 turns)",
     )
+    add(
+        "--quiet",
+        action="store_true",
+        help="with --once: print nothing unless something has changed or went wrong",
+    )
     add("--prometheus", type=Path, metavar="FILE.prom", help="for node_exporter's textfiles")
     add("--config-dir", help="a folder with more YAML, e.g. DIR/benchmark/mine.yaml")
     return parser
@@ -98,6 +103,8 @@ def watch_options(words: list[str]) -> WatchOptions:
                 f"{word!r} is not KEY=VALUE; a suite is what a run takes: experiment=NAME, or"
                 " backend=gloo layout=1x2"
             )
+    if options.quiet and not options.once:
+        raise ConfigError("--quiet is for --once, which cron starts; leave it out")
     if options.prometheus is not None:
         check_file("--prometheus", str(options.prometheus))
         if options.prometheus.suffix != PROMETHEUS_SUFFIX:
@@ -116,6 +123,7 @@ def watch_options(words: list[str]) -> WatchOptions:
         options.config_dir,
         options.multirun,
         options.keep_turns,
+        options.quiet,
     )
 
 
@@ -131,7 +139,8 @@ def next_due_s(begin_s: float, every_s: float, now_s: float) -> float:
 def _only_turn(options: WatchOptions) -> int:
     jobs = jobs_in_the_way()
     if jobs is not None:
-        print(f"watch: {jobs}: this turn is left out", flush=True)
+        if not options.is_quiet:
+            print(f"watch: {jobs}: this turn is left out", flush=True)
         return UNDECIDED_STATUS
     return watch_turn(options)
 

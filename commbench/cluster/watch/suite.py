@@ -29,7 +29,8 @@ TOTAL_S = "budget.total_s"
 class WatchOptions:
     """The options of a command line. `every_s` is None for one turn; `fresh`: how many launches
     confirm a change; `delta`: the least change that matters, 0.02 is 2 %; `keep_turns`: how many
-    turns a run is kept that is no part of the store and shows no change."""
+    turns a run is kept that is no part of the store and shows no change; `is_quiet`: nothing is
+    printed unless something has changed or went wrong."""
 
     words: tuple[str, ...]
     store: Path
@@ -41,6 +42,7 @@ class WatchOptions:
     config_dir: str | None
     multirun: bool
     keep_turns: int
+    is_quiet: bool = False
 
     @property
     def runs(self) -> Path:

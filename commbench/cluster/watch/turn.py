@@ -27,6 +27,7 @@ from commbench.cluster.watch.changes import (
     judged_case,
 )
 from commbench.cluster.watch.prometheus import WatchedCase, case_labels, metrics_text
+from commbench.cluster.watch.quiet import HeldText, has_news, held_text
 from commbench.cluster.watch.runs import TurnRuns, file_runs
 from commbench.cluster.watch.state import (
     MOST_TURNS,
@@ -59,6 +60,11 @@ MOST_ASIDE = 50  # runs beside the store that are read
 
 def watch_turn(options: WatchOptions) -> int:
     """Measure the suite, judge it, and store what follows; returns the exit status."""
+    with held_text(options.is_quiet) as held:
+        return _turn(options, held)
+
+
+def _turn(options: WatchOptions, held: HeldText) -> int:
     suite = watched_suite(options)
     keys = tuple(sorted(suite.cases))
     words = tuple(map(recorded_override, options.words))
@@ -101,6 +107,7 @@ def watch_turn(options: WatchOptions) -> int:
     write_state(options.store, state)
     if options.prometheus is not None:
         _write_prometheus(options.prometheus, suite, judged)
+    held.is_told = has_news(judged.values(), max(each.status for each in (launch, *fresh)))
     return _turn_status([launch, *fresh], judged)
 
 

@@ -184,6 +184,30 @@ def test_a_change_is_shown_lasts_and_ends(
     assert ended.changes == {}
 
 
+def test_a_quiet_turn_prints_only_what_has_changed(
+    store: Path, turn: Turn, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def printed(*options: str, status: int) -> str:
+        assert turn("--quiet", "--fresh", "1", *options) == status
+        return "".join(capsys.readouterr())
+
+    assert printed(status=0) == ""
+    make_faster(store, CHANGE)
+    assert "4 of 4 cases, the farthest " in " ".join(printed(status=1).split())
+    assert printed(status=1) == "", "it lasts"
+    make_faster(store, 1 / CHANGE)
+    assert "no longer SLOWER" in " ".join(printed(status=0).split())
+    monkeypatch.setattr(TotalBudget, "end_reason", lambda self, later_s=0.0: "it is spent")
+    assert "4 cases were not measured: it is spent" in " ".join(printed(status=4).split())
+
+
+def test_the_first_turns_of_a_store_are_quiet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert take_turn(tmp_path / "store", "--quiet") == 4
+    assert "".join(capsys.readouterr()) == ""
+
+
 def test_fresh_launches_measure_only_what_is_suspected(
     store: Path, turn: Turn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
