@@ -287,11 +287,12 @@ class Matrix:
 
 
 def matrices(rows: Iterable[Row]) -> list[Matrix]:
-    """The cases of a single pair, grouped by all other variables; other cases are left out."""
+    """The cases of a single pair, grouped by all other variables; other cases are left out, and
+    those without a layout, as of another tool."""
     groups: dict[tuple[Any, ...], dict[Pair, Row]] = {}
     for row in rows:
         pair = single_pair(row.pair)
-        if pair is not None:
+        if pair is not None and row.layout:
             groups.setdefault((row.run_id, *_variables(row)), {})[pair] = row
     grouped = []
     for group in groups.values():

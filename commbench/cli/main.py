@@ -51,6 +51,8 @@ read results
   commbench report PATH...          what is fastest and what is slow; --html FILE: a page
   commbench compare BASE NEW        a verdict for each case: SLOWER, SUSPECT, FASTER, SAME, ...
   commbench export PATH...          the results as CSV
+  commbench import FILE...          results of nccl-tests, OSU, iperf3, ... as runs like any other
+  commbench reference add RUN...    make a run the value of what is normal on its machine
 check a cluster
   commbench locate KEY=VALUE...     which node is slow, in rounds of pairs of nodes
   commbench accept PATH...          PASS, FAIL or SUSPECT for each case, against healthy runs
@@ -77,6 +79,8 @@ COMMANDS = {  # command with its own options -> module, function
     "show": ("commbench.cli.show", "show"),
     "compare": ("commbench.cli.compare", "compare_command"),
     "export": ("commbench.cli.export", "export"),
+    "import": ("commbench.features.imports.command", "import_results"),
+    "reference": ("commbench.features.documents.command", "reference"),
     "replay": ("commbench.replay.command", "replay"),
     "resume": ("commbench.cli.run", "resume"),
     "ab": ("commbench.cli.ab", "ab"),

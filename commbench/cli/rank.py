@@ -162,7 +162,7 @@ def _earlier_starts(job: Job, folder: str, resume: Resume) -> EarlierStarts:
 
 
 def _verdict_on_normal(folder: str) -> Verdict:
-    module = needed_annex(f"{KNOWN_VALUES}.expectation", f"expect={EXPECT_NORMAL}")
+    module = needed_annex(KNOWN_VALUES, f"expect={EXPECT_NORMAL}")
     verdict: Verdict = module.verdict_on_normal(folder)
     return verdict
 

@@ -412,7 +412,7 @@ def _expects_normal(words: Container[Any]) -> bool:
     """Raises ConfigError where nothing is there that knows what is normal."""
     if EXPECT_NORMAL not in words:
         return False
-    needed_annex(KNOWN_VALUES, f"expect={EXPECT_NORMAL}")
+    needed_annex(KNOWN_VALUES, f"expect={EXPECT_NORMAL}").check_known_values()
     return True
 
 

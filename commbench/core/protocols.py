@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from .case import RankIdentity, World, options_text
 from .layout import Layout
 from .program import BufferSpec, Pattern, Program
-from .variables import Case, Device, Engine, Ipc, Mode, Staging
+from .variables import Case, Device, Engine, Ipc, Mode, Registration, Staging
 
 # in Communicator.facts: the ranks in the order in which the library's log numbers them
 GROUP_ORDER = "group_order"
@@ -139,6 +139,15 @@ class Communicator(Protocol):
 
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         """Raises MemoryError."""
+
+    def registered_memory(self, registration: Registration) -> AbstractContextManager[None]:
+        """What is allocated in the block is registered by the next `prepare`, in backends whose
+        axes name it."""
+        return nullcontext()
+
+    def release_memory(self) -> None:
+        """End the registration: the buffers are no longer used."""
+        return None
 
     def prepare(
         self,

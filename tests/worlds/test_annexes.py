@@ -84,3 +84,9 @@ def test_what_a_feature_would_know_is_refused_with_its_name(tmp_path: Path) -> N
     refused = run(env, tmp_path, "backend=simulated", "expect=normal")
     needed = "expect=normal needs commbench.features.documents, which is not there"
     assert (refused.returncode, refused.stderr) == (2, f"commbench: {needed}\n")
+
+
+def test_a_command_of_a_feature_is_refused_with_its_name(tmp_path: Path) -> None:
+    refused = run(without(tmp_path, "features/imports"), tmp_path, "import", "a.log")
+    assert refused.returncode == 2 and refused.stderr.count("\n") == 1
+    assert "commbench import needs commbench.features.imports" in refused.stderr

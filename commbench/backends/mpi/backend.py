@@ -19,6 +19,7 @@ from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator, Runner
 from commbench.core.variables import Case, Device, Ipc, Mode, Staging
 from commbench.engines.lowered import Lowered, PythonRunner, form_missing, in_groups, reductions
+from commbench.engines.opening import with_opener
 from commbench.hardware import mpi_library
 from commbench.hardware.cuda import MPICH, MVAPICH, OPEN_MPI, UCX, cuda_ipc_exports
 from commbench.hardware.library_settings import judged, settings_of
@@ -35,6 +36,7 @@ from .lowering import (
     PythonLowering,
     reduction_problem,
 )
+from .opening import MpiOpener, NativeOpening
 
 # of Open MPI's TCP, of UCX below either library, of libfabric below MPICH, and of MPICH's older
 # device
@@ -195,6 +197,7 @@ class MpiCommunicator(RankCommunicator):
         """Raises Unsupported also if the library would be given device memory that it is not known
         to take."""
         gpu = self._gpu
+        opener = MpiOpener(self.comm)
         pool = rotation_pool(buffers)
         if gpu is not None:
             if mode.staging != "pinned" and buffers and self._aware.answer is not True:
@@ -206,16 +209,18 @@ class MpiCommunicator(RankCommunicator):
                 self.hosted[0],
                 buffers,
                 mode,
-                lambda used: in_groups(lowering(used), mode.groups),
+                lambda used: with_opener(in_groups(lowering(used), mode.groups), opener),
             )
         if mode.engine == "native":
             from commbench.engines.native import NativeRunner
 
             native = NativeLowering(self._mpi, self.comm, buffers, program)
-            calls = Lowered.of(program, mode.sync, in_groups(native, mode.groups))
-            return NativeRunner(calls, pool, keep=(native, buffers))
+            opening = NativeOpening(self._mpi, self.comm, native)
+            calls = Lowered.of(program, mode.sync, in_groups(opening, mode.groups))
+            return NativeRunner(calls, pool, keep=(opening, buffers))
         python = PythonLowering(self._mpi, self.comm, buffers)
-        return PythonRunner(Lowered.of(program, mode.sync, in_groups(python, mode.groups)), pool)
+        lower = with_opener(in_groups(python, mode.groups), opener)
+        return PythonRunner(Lowered.of(program, mode.sync, lower), pool)
 
     def counters(self) -> dict[str, float]:
         return {} if self._gpu is None else self._gpu.readings()

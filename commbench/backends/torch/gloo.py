@@ -13,6 +13,7 @@ from typing import Any
 
 from commbench.core.case import World
 from commbench.core.errors import ConfigError, Unconnected, process_limit
+from commbench.core.opening import Opening
 from commbench.core.program import (
     AllGather,
     AllReduce,
@@ -80,7 +81,9 @@ class Gloo(Backend):
 
     def staging(self, program: Program) -> Staging:
         """A program with a step that gloo does not copy is copied by commbench as a whole."""
-        moving = [step for step in program.from_lead if not isinstance(step, Barrier | WaitAll)]
+        moving = [
+            step for step in program.from_lead if not isinstance(step, Barrier | WaitAll | Opening)
+        ]
         if not moving:
             return "none"
         copied = all(isinstance(step, COPIED_BY_GLOO) for step in moving)

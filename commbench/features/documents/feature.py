@@ -14,15 +14,27 @@ from commbench.report.sections import table
 from commbench.report.summary import Summary
 from commbench.results.row import Row
 
-from .derived import documents_of, hardware_of, judged_of
+from .derived import cases_by_hardware, documents_of, hardware_of, judged_of
 from .layers import layers_of
+from .lines import lines_without, normal_lines
 from .normal import FAST, NORMAL, SLOW, Judged, reference_note
 from .quiz import QUIZ
-from .reference import of_experiment
+from .reference import Reference, of_experiment
 from .sections import document_sections, known_curves, quiz_sections
+from .waterfall import waterfall
 
 KIND = "known value"
 MOST_LAYERS = 6
+HEADS = (
+    "measured case",
+    "measured",
+    "known value",
+    "verdict",
+    "which value",
+    "source",
+    "how measured",
+    "note",
+)
 
 
 def experiments(summary: Summary) -> Iterator[Section]:
@@ -34,13 +46,19 @@ def added_by_layers(summary: Summary) -> Iterator[Section]:
     lines = lines_by_window(summary.combined)
     every = (row for line in lines for row in line.every if row.message_bytes)
     for layers in layers_of(every)[:MOST_LAYERS]:
-        draw = partial(plots.waterfall, layers.title, layers.times)
+        draw = partial(waterfall, layers.title, layers.times)
         yield Section("What a layer adds", figures=draw, is_on_terminal=False)
 
 
 def is_normal(summary: Summary) -> Iterator[Section]:
-    heads = ("measured case", "measured", "known value", "verdict", "which value", "source", "note")
     judged = judged_of(summary)
+    note = [reference_note(judged)]
+    without = lines_without(judged, cases_by_hardware(summary))
+    yield Section(
+        "Is this number normal?",
+        [*(normal_lines(judged) or note), *without],
+        notes=note if judged else [],
+    )
     rows = [
         (
             each.case,
@@ -49,17 +67,25 @@ def is_normal(summary: Summary) -> Iterator[Section]:
             each.verdict,
             each.reference.title,
             each.reference.origin,
-            f"usual causes: {each.causes}" if each.causes else each.reference.note,
+            _certainty(each.reference),
+            "; ".join(filter(None, (each.causes, each.reference.note))),
         )
         for each in judged
     ]
-    note = [reference_note(judged)]
     yield Section(
-        "Is this number normal?",
-        sentences=[] if judged else note,
-        tables=table(heads, rows),
-        notes=note if judged else [],
+        "Known values of this kind of machine",
+        tables=table(HEADS, rows),
+        is_folded=True,
+        is_on_terminal=False,
     )
+
+
+def _certainty(reference: Reference) -> str:
+    """How it was measured, how sure it is, and the licence of its source."""
+    licence = f"licence {reference.licence}" if reference.licence else ""
+    sure = f"{reference.sure} certainty" if reference.sure else ""
+    parts = reference.tool, reference.library, reference.how, sure, licence
+    return "; ".join(filter(None, parts))
 
 
 def doubts(summary: Summary) -> Iterator[str]:
@@ -82,13 +108,13 @@ def checks(summary: Summary) -> Checks:
 
 
 def _check(judged: Judged) -> Check:
-    """A guess decides nothing."""
+    """A guess decides nothing, nor does a value that is in doubt or of another timer."""
     text = (
         f"{judged.case}: {judged.measured} is {judged.verdict} ({judged.expected} on"
         f" {judged.reference.title})."
     )
     finding = "" if judged.verdict == NORMAL else text
-    if judged.reference.guess:
+    if not judged.decides:
         return Check(KIND, judged.case, None, finding=finding)
     if judged.verdict == SLOW:
         return Check(KIND, judged.case, "FAIL", text.removesuffix("."), finding)

@@ -1,4 +1,5 @@
-"""Known values to compare with: one file per kind of machine in the folder data.
+"""Known values to compare with: one file per kind of machine in the folder data, and in the folder
+of the user's own.
 
 A file says how its machine is recognised, and has documents with values. A key of the file holds
 for its documents, one of a document for its values. docs/reference.md has all keys.
@@ -8,20 +9,29 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.resources import files
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import yaml  # type: ignore[import-untyped]
 
+from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.layout import ACROSS_NODES, SAME_NODE, SELF, Pair, link_of
-from commbench.core.units import RATES, parse_bytes, parse_pairs
+from commbench.core.terminal import one_line
+from commbench.core.units import RATES, format_number, format_seconds, parse_bytes, parse_pairs
 from commbench.report.streams import fresh_over_reused
-from commbench.results.row import Row
+from commbench.results.row import KINDS, Row
 
 FOLDER = "data"
+OWN = "COMMBENCH_REFERENCE"  # the user's own folder
+MOST_FILES = 1000  # in it
+LONGEST_PATTERN = 200
+VERSION = r"\d+(?:\.\d+)+"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # of C: ten times as fast
 UNITS = {  # of a document -> its size in the unit of the column
     **RATES,
@@ -37,6 +47,9 @@ UNITS = {  # of a document -> its size in the unit of the column
 }
 BOUNDS = ("value", "range", "at_least", "at_most", "floor", "ceiling", "by_size", "by_time_s")
 ITSELF = "itself"
+TEXTS = ("machine", "name", "source", "setting", "library", "tool", "note", "licence")
+SURE = ("", "high", "medium", "low")
+Sure = Literal["", "high", "medium", "low"]
 SPANS = {SELF: ITSELF, SAME_NODE: "within", ACROSS_NODES: "between"}
 
 
@@ -90,7 +103,8 @@ class Reference:
     it.
 
     `where`: variables and other columns with the values that a row must have, in one of these maps.
-    `span` and `ranks`, null for any, are of the machine that the document had.
+    `span` and `ranks`, null for any, are of the machine that the document had. `way`: columns in
+    which the document's way of measuring may differ from ours. `name`: of the machine, in a line.
     """
 
     machine: str
@@ -115,6 +129,14 @@ class Reference:
     place: str = ""
     note: str = ""
     guess: bool = False
+    name: str = ""
+    licence: str = ""
+    tool: str = ""
+    how: str = ""
+    way: Mapping[str, Any] = field(default_factory=dict)
+    measurements: int | None = None
+    sure: Sure = ""
+    file: str = ""  # of the user's own folder
 
     @property
     def title(self) -> str:
@@ -129,6 +151,26 @@ class Reference:
     def origin(self) -> str:
         """The document, and where in it."""
         return ", ".join(filter(None, (self.source, self.date, self.place)))
+
+    @property
+    def place_of_ranks(self) -> str:
+        """`8 H100 SXM`, `16 H100 SXM, between nodes`, or the machine in full."""
+        if not self.name:
+            return self.machine
+        where = ", between nodes" if self.span == "between" else ""
+        return f"{self.ranks} {self.name}{where}" if self.ranks else f"{self.name}{where}"
+
+    def write(self, value: float) -> str:
+        """A value in its unit, as it is shown."""
+        number = value * UNITS[self.unit]
+        return (
+            format_seconds(number) if self.column == "median_s" else f"{format_number(number)} GB/s"
+        )
+
+    @property
+    def decides(self) -> bool:
+        """Whether a run can miss it: neither a guess nor a value that is in doubt."""
+        return not self.guess and self.sure != "low"
 
     @property
     def is_own(self) -> bool:
@@ -207,6 +249,7 @@ def fact(row: Row, name: str) -> Any:
     """A column of a row, an entry of a map (`env.NAME`), or what follows from other columns.
 
     span: itself, within a node, between nodes. peer: itself, another rank. direction: there, back.
+    nccl_version: as the library's name has it.
     fresh_over_reused: of the rates of a stream's connections, their first second over their end.
     """
     if name in DERIVED_FACTS:
@@ -220,8 +263,8 @@ def _first_pair(row: Row) -> Pair | None:
     return next(iter(parse_pairs(row.pair)), None)
 
 
-def _span(row: Row) -> str:
-    return SPANS[link_of(row.layout, row.pair)]
+def _span(row: Row) -> str | None:
+    return SPANS[link_of(row.layout, row.pair)] if row.layout else None
 
 
 def _peer(row: Row) -> str | None:
@@ -238,7 +281,19 @@ def _direction(row: Row) -> str | None:
     return "there" if pair[0] < pair[1] else "back"
 
 
+COLUMNS = tuple(KINDS)
+
+
+def library_version(row: Row, name: str) -> str | None:
+    """The version of that library: `2.29.2` in `torch 2.13 nccl 2.29.2`."""
+    found = re.search(
+        rf"\b{re.escape(name)}\W{{0,3}}v?({VERSION})", row.library or "", re.IGNORECASE
+    )
+    return found[1] if found else None
+
+
 DERIVED_FACTS: Mapping[str, Callable[[Row], Any]] = {
+    "nccl_version": partial(library_version, name="nccl"),
     "span": _span,
     "peer": _peer,
     "direction": _direction,
@@ -249,9 +304,15 @@ DERIVED_FACTS: Mapping[str, Callable[[Row], Any]] = {
 # ---------------------------------------------------------------- files
 
 
-@functools.cache
 def references() -> tuple[Reference, ...]:
-    """All values of all files."""
+    """All values of all files, the user's own last. Raises ConfigError for a file of the user that
+    is none."""
+    folder = own_folder()
+    return (*_published(), *(() if folder is None else read_folder(folder)))
+
+
+@functools.cache
+def _published() -> tuple[Reference, ...]:
     folder = files(__package__) / FOLDER
     paths = sorted(folder.iterdir(), key=lambda path: path.name)
     return tuple(each for path in paths for each in read_file(path.read_text(encoding="utf-8")))
@@ -306,6 +367,71 @@ def _points(bound: str, value: Any, sizes: Any) -> Iterator[Point]:
     elif bound in ("at_most", "ceiling"):
         low = -math.inf
     yield Point(low, high, first, last, is_threshold=bound in ("floor", "ceiling"))
+
+
+# ---------------------------------------------------------------- the user's own
+
+
+def own_folder() -> Path | None:
+    """Where the files of a team are; None where no folder is named. Raises ConfigError."""
+    name = os.environ.get(OWN)
+    if not name:
+        return None
+    if not Path(name).is_dir():
+        raise ConfigError(f"{OWN}={name} is not a folder; make it, or unset the variable")
+    return Path(name)
+
+
+def read_folder(folder: Path) -> tuple[Reference, ...]:
+    """The values of its files; raises ConfigError."""
+    paths = sorted(folder.glob("*.yaml"))
+    if len(paths) > MOST_FILES:
+        raise ConfigError(f"{folder} has {len(paths)} files; {MOST_FILES} are allowed")
+    try:
+        changed = tuple((path, path.stat().st_mtime_ns) for path in paths)
+    except OSError as error:
+        raise ConfigError(f"{folder}: {error.strerror}; check the folder") from error
+    return tuple(each for path, when in changed for each in own_values(path, when))
+
+
+@functools.lru_cache(maxsize=1024)
+def own_values(path: Path, changed_ns: int) -> tuple[Reference, ...]:
+    """Of a file as it was at that time; raises ConfigError where it is not one of these files."""
+    from commbench.config.user_files import bounded_yaml  # loads Hydra
+
+    text = bounded_yaml(path)
+    try:
+        found = tuple(replace(each, file=str(path)) for each in read_file(text))
+        for each in found:
+            _check(each)
+    except (AttributeError, CommbenchError, KeyError, TypeError, ValueError, re.error) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else one_line(str(error))
+        raise ConfigError(
+            f"{path} is not a file of reference values: {reason}; docs/reference.md has its keys"
+        ) from error
+    return found
+
+
+def _check(reference: Reference) -> None:
+    """Raises ValueError for what `judge` could not use, re.error for a pattern that is none."""
+    known = {"column": COLUMNS, "unit": UNITS, "span": (None, *SPANS.values()), "sure": SURE}
+    for name, allowed in known.items():
+        if getattr(reference, name) not in allowed:
+            raise ValueError(f"{name} {getattr(reference, name)} is unknown")
+    for name in TEXTS:
+        if not isinstance(getattr(reference, name), str):
+            raise ValueError(f"{name} {getattr(reference, name)} is not a text")
+    names = {name for values in (*reference.where, reference.way) for name in values}
+    unknown = {name.partition(".")[0] for name in names} - {*COLUMNS, *DERIVED_FACTS}
+    if unknown:
+        raise ValueError(f"where: there is no column {', '.join(sorted(unknown))}")
+    for pattern in filter(None, (*reference.recognised_by, reference.label)):
+        if len(pattern) > LONGEST_PATTERN:
+            raise ValueError(f"a pattern has more than {LONGEST_PATTERN} characters")
+        re.compile(pattern)
+    for point in reference.points:
+        if not isinstance(point.value, int | float) or not 0 < point.value < math.inf:
+            raise ValueError(f"{point.value} is not a number above 0")
 
 
 # ---------------------------------------------------------------- experiments

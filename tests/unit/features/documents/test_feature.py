@@ -25,15 +25,24 @@ def test_whether_numbers_are_normal_is_said_in_these_words_or_with_the_value(
     tmp_path: Path,
 ) -> None:
     run_of(tmp_path, 1, label="somewhere")
-    (sentence,) = by_title(tmp_path)["Is this number normal?"].sentences
-    assert "no value for this kind of machine" in sentence
+    first, *without, how = by_title(tmp_path)["Is this number normal?"].sentences
+    assert "no value for this kind of machine" in first
+    assert without == ["all_reduce mpi 1x2: no value of any machine"]
+    assert how.startswith("Add your own: commbench reference add RUN --name ")
     vm = {"host.hostname": "a", "host.cpu_model": "AMD EPYC", "host.cpu_logical_cores": 2}
     run_of(tmp_path / "vm", 1, provenance={"nodes": [vm]})
-    section = by_title(tmp_path / "vm", "p2p_latency")["Is this number normal?"]
-    ((case, _, known, _, which, source, _),) = section.tables[0].rows
+    titles = by_title(tmp_path / "vm", "p2p_latency")
+    (line,) = titles["Is this number normal?"].sentences
+    assert (
+        line.startswith("p2p_latency 32 B: ") and "normal on virtual machine with 2 cores" in line
+    )
+    assert "218 ns .. 2.17 us (" in line
+    in_detail = titles["Known values of this kind of machine"]
+    ((case, _, known, _, which, source, _, _),) = in_detail.tables[0].rows
     assert case.startswith("p2p_latency 32 B") and known.endswith("218 ns .. 2.17 us")
     assert which.endswith("2 cores of an AMD EPYC: MPI over shared memory")
     assert source.startswith("commbench docs/perf.md, 2026-11-21")
+    assert in_detail.is_folded and not in_detail.is_on_terminal
 
 
 def test_what_a_layer_adds_is_drawn(tmp_path: Path) -> None:

@@ -127,12 +127,14 @@ def test_a_threshold_allows_no_factor_and_a_guess_no_verdict() -> None:
     assert verdicts["published at least 460 GB/s"] == SLOW
     assert verdicts["published 363 GB/s .. 480 GB/s"] == NORMAL
     pair = large | {"layout": "2x8", "world_size": 16, "ranks_per_node": 8}
-    guess, gate = judge(cases(**pair, busbw_gb_per_s=480.0), ["p5.48xlarge"])
+    guess, gate, measured = judge(cases(**pair, busbw_gb_per_s=480.0), ["p5.48xlarge"])
     assert (guess.expected, guess.verdict) == (
         "a guess: at least 800 GB/s",
         "slower than a guess",
     )
     assert (gate.expected, gate.verdict) == ("published at least 300 GB/s", NORMAL)
+    assert (measured.expected, measured.verdict) == ("published 487 GB/s", NORMAL)
+    assert [each.decides for each in (guess, gate, measured)] == [False, True, True]
 
 
 def test_two_labels_are_two_cases() -> None:

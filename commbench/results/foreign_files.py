@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import hashlib
 import io
 import lzma
 import os
@@ -20,7 +21,8 @@ from zipfile import BadZipFile, ZipFile
 from commbench.core.errors import Unreadable, no_permission
 from commbench.core.foreign import bounded_reading, check_size, plain_file
 from commbench.core.terminal import one_line
-from commbench.results.run_folder import walk
+
+from .run_folder import walk
 
 HEAD_BYTES = 2**16
 PART_BYTES = 2**20
@@ -52,7 +54,7 @@ class Stream(Protocol):
         """At most `size` bytes, none at the end."""
 
 
-class TraceFile:
+class ForeignFile:
     """One file, decompressed. `head` is its beginning; `chunks` may be called once.
 
     `ended_early`: the file is cut, and what was read until there counts. `notes`: what else is
@@ -64,6 +66,7 @@ class TraceFile:
         self.ended_early = False
         self.notes: Counter[str] = Counter()
         self.read_bytes = 0
+        self.sha256 = hashlib.sha256()  # of what was read
         self._stream = stream
         self.head = self._read(HEAD_BYTES)
 
@@ -72,6 +75,7 @@ class TraceFile:
         chunk = self.head
         while chunk:
             self.read_bytes += len(chunk)
+            self.sha256.update(chunk)
             yield chunk
             chunk = self._read(PART_BYTES)
 
@@ -172,18 +176,18 @@ class _Unpacked:
         return bytes(content)
 
 
-def trace_files(paths: Sequence[str]) -> Iterator[TraceFile]:
+def foreign_files(paths: Sequence[str]) -> Iterator[ForeignFile]:
     """Each file below the paths, open until the next one is asked for; raises Unreadable."""
     for path in paths:
         folder = Path(path)
         if not folder.exists():
-            raise Unreadable(f"{one_line(path)} does not exist; name a trace, or a folder of them")
+            raise Unreadable(f"{one_line(path)} does not exist; name a file, or a folder of them")
         files = _files_below(folder) if folder.is_dir() else [folder]
         for file in files:
             if not file.name.startswith(APPLE_DOUBLE):
                 yield from _open_files(file)
         if not files:
-            raise Unreadable(f"{one_line(path)} is an empty folder; name one with traces")
+            raise Unreadable(f"{one_line(path)} is an empty folder; name one with files")
 
 
 def _files_below(folder: Path) -> list[Path]:
@@ -215,7 +219,7 @@ def _identity(path: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _open_files(path: Path) -> Iterator[TraceFile]:
+def _open_files(path: Path) -> Iterator[ForeignFile]:
     try:
         with plain_file(path) as raw:
             allowance = _Allowance.of(path, raw)
@@ -234,7 +238,7 @@ def _open_files(path: Path) -> Iterator[TraceFile]:
         raise Unreadable(f"{path} can't be read: {one_line(str(error))}; check the file") from error
 
 
-def _zipped_files(path: Path, raw: BinaryIO, allowance: _Allowance) -> Iterator[TraceFile]:
+def _zipped_files(path: Path, raw: BinaryIO, allowance: _Allowance) -> Iterator[ForeignFile]:
     with bounded_reading(str(path)):
         archive = ZipFile(raw)
     for member in archive.infolist():
@@ -246,9 +250,9 @@ def _zipped_files(path: Path, raw: BinaryIO, allowance: _Allowance) -> Iterator[
 
 def _files_in(
     name: str, stream: Stream, allowance: _Allowance, layers: int = MOST_LAYERS
-) -> Iterator[TraceFile]:
+) -> Iterator[ForeignFile]:
     """The file that a stream is, or those that it is an archive of."""
-    file = TraceFile(name, stream)
+    file = ForeignFile(name, stream)
     unpack = next((UNPACKERS[magic] for magic in UNPACKERS if file.head.startswith(magic)), None)
     is_tar = file.head[TAR_MAGIC_AT:].startswith(TAR_MAGIC)
     if not layers or not (unpack or is_tar):

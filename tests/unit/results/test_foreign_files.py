@@ -17,8 +17,8 @@ from trace_writers import Call, write_kineto
 
 from commbench.core.errors import Unreadable
 from commbench.replay.readers.registry import read_traces
-from commbench.replay.trace_files import MOST_UNPACKED_BYTES, TraceFile, trace_files
 from commbench.replay.training_job import training_job
+from commbench.results.foreign_files import MOST_UNPACKED_BYTES, ForeignFile, foreign_files
 
 SCHEDULE = [Call("0", (0, 1), "all_reduce", "float32", 8)]
 Content = dict[str, bytes]
@@ -109,7 +109,7 @@ def test_a_small_packed_file_that_is_cut_counts_until_there(
     packed = pack(text)
     path.write_bytes(packed[: len(packed) * 9 // 10])
     ((content, ended_early),) = [
-        (b"".join(file.chunks()), file.ended_early) for file in trace_files([str(path)])
+        (b"".join(file.chunks()), file.ended_early) for file in foreign_files([str(path)])
     ]
     assert ended_early and text.startswith(content) and len(content) > len(text) // 2
 
@@ -184,7 +184,7 @@ def test_what_unpacks_to_far_more_than_its_bytes_is_refused(name: str, tmp_path:
     path = tmp_path / "traces"
     path.write_bytes(BOMBS[name]())
     with pytest.raises(Unreadable, match="unpacks to more than 200 times its bytes"):
-        for file in trace_files([str(path)]):
+        for file in foreign_files([str(path)]):
             for _ in file.chunks():
                 pass
 
@@ -202,7 +202,7 @@ def test_folders_behind_links_are_read_once_each(tmp_path: Path, profiles: Conte
         (real / "up").symlink_to(tree)
         (real / "latest.json").symlink_to(real / name)
     assert ranks_of(tree) == (0, 1)
-    names = [Path(file.name).name for file in trace_files([str(tree)])]
+    names = [Path(file.name).name for file in foreign_files([str(tree)])]
     assert names == ["rank0.json", "rank1.json"], "a file goes before the links to it"
 
 
@@ -228,5 +228,5 @@ def test_metadata_of_macos_is_no_file(tmp_path: Path, profiles: Content) -> None
 
 
 def test_a_stream_may_give_less_than_is_asked_for() -> None:
-    file = TraceFile("x", io.BytesIO(b"abc"))
+    file = ForeignFile("x", io.BytesIO(b"abc"))
     assert file.head == b"abc" and b"".join(file.chunks()) == b"abc"
