@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import time
 from pathlib import Path
 
@@ -90,9 +91,27 @@ def _watch_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="with --once: print nothing unless something has changed or went wrong",
     )
+    add(
+        "--plant",
+        type=_planted,
+        action="append",
+        default=[],
+        metavar="TURN:KEY=VALUE",
+        help="a rehearsal: from this turn on also KEY=VALUE, as 7:backend.model.slow_factor=1.5",
+    )
     add("--prometheus", type=Path, metavar="FILE.prom", help="for node_exporter's textfiles")
     add("--config-dir", help="a folder with more YAML, e.g. DIR/benchmark/mine.yaml")
     return parser
+
+
+def _planted(word: str) -> tuple[int, str]:
+    """The type of --plant: the turn, and what holds from it on."""
+    match = re.fullmatch(r"([1-9]\d{0,5}):([^=]+=.*)", word)
+    if match is None:
+        raise argparse.ArgumentTypeError(
+            f"{word} is not TURN:KEY=VALUE; write it as 7:backend.model.slow_factor=1.5"
+        )
+    return int(match[1]), match[2]
 
 
 def watch_options(words: list[str]) -> WatchOptions:
@@ -124,6 +143,7 @@ def watch_options(words: list[str]) -> WatchOptions:
         options.multirun,
         options.keep_turns,
         options.quiet,
+        tuple(options.plant),
     )
 
 

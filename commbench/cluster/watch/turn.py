@@ -76,7 +76,8 @@ def _turn(options: WatchOptions, held: HeldText) -> int:
     try:
         jobs = [watched.job for watched in suite.jobs]
         last = _last_name(baseline, aside, state)
-        launch = _launched(options, jobs, state.launches, last)
+        planted = options.planted_in(len(state.turns) + 1)
+        launch = _launched(options, jobs, state.launches, last, planted)
         if not launch.runs:
             return launch.status
         number = state.launches + 1
@@ -90,7 +91,8 @@ def _turn(options: WatchOptions, held: HeldText) -> int:
         again = [key for key, look in looks.items() if look.needs_fresh]
         fresh: list[FreshLaunch] = []
         for _ in range(options.fresh if again else 0):
-            fresh.append(_launched(options, narrowed_jobs(suite, again, options), number, last))
+            suspected = narrowed_jobs(suite, again, options)
+            fresh.append(_launched(options, suspected, number, last, planted))
             number += 1
     finally:
         stop_rank_server()  # for hours nobody needs it, and an update is seen by the next one
@@ -169,8 +171,10 @@ def _last_name(baseline: Sequence[StoredRun], rows_aside: Sequence[Row], state: 
     return max([*(run.path.name for run in baseline), *aside, *state.turns], default="")
 
 
-def _launched(options: WatchOptions, jobs: Sequence[Job], number: int, after: str) -> FreshLaunch:
-    words = [f"trial={number}"]
+def _launched(
+    options: WatchOptions, jobs: Sequence[Job], number: int, after: str, planted: Sequence[str]
+) -> FreshLaunch:
+    words = [*planted, f"trial={number}"]
     if options.budget_s is not None:
         words.append(f"{TOTAL_S}={options.budget_s / len(jobs):g}")
     return launched(jobs, options.runs, words, options.config_dir, after)
