@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from commbench.core import program as steps
 from commbench.core.errors import ConfigError
@@ -44,7 +44,8 @@ class Model:
     corrupt_after: int = 0
     slow_pair: str | None = None
     slow_rank: int | None = None
-    slow_node: int | None = None
+    # not in the text that noise is drawn from: earlier runs can be repeated
+    slow_node: int | None = field(default=None, repr=False)
     slow_factor: float = 1.0
     other_node_factor: float = 1.0
     progress_share: float = 1.0
