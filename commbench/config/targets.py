@@ -22,7 +22,7 @@ from commbench.results.writer import Writer
 
 OWN_TARGETS = {  # group -> prefixes of the targets that need no permission
     "backend": ("commbench.backends.",),
-    "benchmark": ("commbench.benchmarks.", "commbench.replay."),
+    "benchmark": ("commbench.benchmarks.", "commbench_replay."),
     "writer": ("commbench.results.", "commbench.report."),
     "launcher": ("commbench.runtime.launchers.",),
     "timing": ("commbench.config.settings.Timing",),
