@@ -240,8 +240,9 @@ def changed_facts(
 class JudgedCase:
     """A case after a turn. `expected`: where a healthy launch is; `days`: how much days differ;
     `verdict`: what is shown; `change`: what is known then, None if it is as the healthy ones;
-    `is_new`: since this turn; `note`: what fresh launches have shown otherwise; `is_suspect`: they
-    did not confirm a change."""
+    `is_new`: since this turn; `note`: what fresh launches have shown otherwise, or how near it is
+    to the least change; `has_fresh`: fresh launches were asked; `is_suspect`: they did not confirm
+    a change."""
 
     case: Case
     row: Row | None
@@ -251,6 +252,7 @@ class JudgedCase:
     verdict: CaseVerdict
     change: KnownChange | None
     note: str = ""
+    has_fresh: bool = False
 
     @property
     def is_new(self) -> bool:
@@ -259,7 +261,7 @@ class JudgedCase:
     @property
     def is_suspect(self) -> bool:
         """Whether it looked changed, which fresh launches did not confirm."""
-        return bool(self.note) and self.change is self.history.change is None
+        return self.has_fresh and self.change is self.history.change is None
 
 
 def judged_case(
@@ -276,7 +278,9 @@ def judged_case(
     shown = look.launch if history.change is None else known
     expected = rule.healthy_range(history.healthy, launch.launches(key) or history.healthy[-1:])
     days = rule.day_levels(history.healthy)
-    judged = JudgedCase(case, row, history, expected, days, shown, history.change)
+    judged = JudgedCase(
+        case, row, history, expected, days, shown, history.change, has_fresh=look.needs_fresh
+    )
     if not look.needs_fresh or row is None:
         return replace(judged, note=_at_delta_text(history, launch.launches(key), rule))
     rows = [each.rows.get(key) for each in fresh]
