@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .opening import Opening
-from .variables import ReductionName
+from .variables import Engine, ReductionName
 
 MemoryKind = Literal["device", "host", "pinned"]
 DEVICE: MemoryKind = "device"
@@ -183,9 +182,28 @@ class Copy:
     target: View
 
 
+@dataclass(frozen=True)
+class OwnStep:
+    """A step that no backend knows: the benchmark that brings it along has its calls. Only the
+    host's clock times it."""
+
+    def refusal(self, backend: Any) -> str | None:
+        """Why it has no call of this backend; None if it has one."""
+        raise NotImplementedError
+
+    def call(self, communicator: Any, engine: Engine) -> Any:
+        """Its Call or NativeCall (engines/) of this communicator."""
+        raise NotImplementedError
+
+    @property
+    def simulated(self) -> Operation | Compute | In:
+        """What takes as long in a simulated world."""
+        raise NotImplementedError
+
+
 Operation = (
     Message | Barrier | AllReduce | Broadcast | Reduce | AllGather | Gather | Scatter
-    | ReduceScatter | AllToAll | AllToAllV | Copy | Opening
+    | ReduceScatter | AllToAll | AllToAllV | Copy | OwnStep
 )  # fmt: skip
 
 
@@ -361,6 +379,11 @@ class Program:
             elif isinstance(step, WaitAll):
                 pending -= set(step.requests)
         return pending
+
+    def own_refusal(self, backend: Any) -> str | None:
+        """Why a step of the benchmark's own has no call of this backend."""
+        own = (step.refusal(backend) for step in self.steps if isinstance(step, OwnStep))
+        return next(filter(None, own), None)
 
     def repeated(self, k: int) -> Program:
         """The program with k samples between two stamps (block_k); only 1 with steps before or

@@ -279,9 +279,16 @@ class _Planner:
         place = self.place
         benchmark = around(self.benchmark, case, settings.backend)
         reason = place.misfit or _impossible(settings, place.layout, benchmark, case)
-        reason = reason or settings.backend.supports(case, place.layout.size, self._program(case))
+        reason = reason or self._unsupported(case)
         planned = Planned(0, case, benchmark, place.members, 1, 0, reason)
         return planned if reason else self._with_memory(planned)
+
+    def _unsupported(self, case: Case) -> str | None:
+        backend = self.settings.backend
+        program = self._program(case)
+        return program.own_refusal(backend) or backend.supports(
+            case, self.place.layout.size, program
+        )
 
     def _with_memory(self, planned: Planned) -> Planned:
         """The case with its copies and its memory, and the reason where that is too much."""

@@ -141,6 +141,10 @@ class RowFacts:
         return f"messages take {self.base['transport']}, but {expected}"
 
     @cached_property
+    def unregistered(self) -> str | None:
+        return self.conditions.evidence.unregistered(self.planned)
+
+    @cached_property
     def operation(self) -> dict[str, Any]:
         """The columns of what a sample of the operation is, and what it costs to time and to call
         it."""
@@ -183,6 +187,7 @@ class RowFacts:
             ),
             "in_cache": case.cache == "rotate" and self.is_in_cache,
             "fallback": self.network_problem is not None or is_shm_small,
+            "unregistered": self.unregistered is not None,
             # an exchange shares the buffer that it sends, and receives into its own
             "unchecked": has_one_buffer or (self.rewrites and not is_shared),
         }
@@ -231,7 +236,13 @@ def _numbers(facts: RowFacts, record: CaseRecord) -> dict[str, Any]:
         | operation_columns(facts, visits)
     )
     impossible = impossible_reason(facts.planned, rates["efficiency"], facts.limit, facts.algorithm)
-    reasons = (impossible, facts.network_problem, *changes(visits), record.broken)
+    reasons = (
+        impossible,
+        facts.network_problem,
+        facts.unregistered,
+        *changes(visits),
+        record.broken,
+    )
     raised = {
         "impossible": impossible is not None,
         **_machine_flags(facts, visits, numbers),

@@ -222,6 +222,9 @@ class Row(Variables):
     cuda_ipc_effective: str | None = result(
         "whether CUDA IPC was used; null where it does not apply"
     )
+    registered: str | None = result(
+        "what the library used the buffers as, by its log: window, local, none; null: not known"
+    )
     transport: str | None = result("transport that was used, as far as the library reports it")
     link: str | None = result(
         "NV#, PIX, PXB, PHB, NODE, SYS, NET or SELF, from the topology matrix"

@@ -64,12 +64,16 @@ def test_the_main_job_and_its_readers_need_neither_annex_nor_feature(
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-def test_an_experiment_of_a_feature_is_refused_without_it(feature: str, tmp_path: Path) -> None:
-    env = without(tmp_path, feature)
-    for file in (PACKAGE / feature).glob("experiment/*.yaml"):
-        refused = run(env, tmp_path, f"experiment={file.stem}")
+@pytest.mark.parametrize("group", ["experiment", "backend", "benchmark"])
+def test_a_file_of_a_feature_is_unknown_without_it(
+    group: str, feature: str, tmp_path: Path
+) -> None:
+    files = [*(PACKAGE / feature).glob(f"{group}/*.yaml")]
+    env = without(tmp_path, feature) if files else {}
+    for file in files:
+        refused = run(env, tmp_path, f"{group}={file.stem}")
         assert refused.returncode == 2 and refused.stderr.count("\n") == 1
-        assert f"experiment={file.stem} is unknown" in refused.stderr
+        assert f"{group}={file.stem} is unknown" in refused.stderr
 
 
 def test_what_the_annex_would_do_is_refused_in_one_line(

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from composed import written_in
 from loops import for_each
-from places import BENCHMARKS, EXPERIMENTS
+from places import BACKENDS, BENCHMARKS, EXPERIMENTS
 
 import commbench
 from commbench.config.compose import COMPOSED_GROUPS, ConfigComposer, resolved
@@ -22,7 +22,9 @@ from commbench.config.targets import construct
 from commbench.measure.visits import coverage
 
 CONF = Path(commbench.__file__).parent.parent / "conf"
-FILES = sorted({*CONF.glob("*/*.yaml"), *BENCHMARKS.values(), *EXPERIMENTS.values()})
+FILES = sorted(
+    {*CONF.glob("*/*.yaml"), *BACKENDS.values(), *BENCHMARKS.values(), *EXPERIMENTS.values()}
+)
 NAMES = [f"{file.parent.name}/{file.stem}" for file in FILES]
 PARTS = 3  # of the files, which take 10 s in all
 TARGETS = [file for file in FILES if "_target_" in (yaml.safe_load(file.read_text()) or {})]

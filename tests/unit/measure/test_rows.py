@@ -55,8 +55,9 @@ from commbench.results.row import KINDS, Row
 from commbench.runtime.control import hosted_world
 from commbench.runtime.heartbeat import Progress
 
-# these stand for several cases: replay/tests/test_benchmark.py, test_concurrent.py
-SEVERAL = ("replay", "concurrent")
+# these stand for several cases: replay/tests/test_benchmark.py, test_concurrent.py,
+# tests/worlds/test_communicators.py
+SEVERAL = ("replay", "concurrent", "communicator_init", "communicator_split")
 BENCHMARKS = [name for name in every_benchmark() if name not in SEVERAL]
 
 # method.md section 3; n is the number of ranks. Alone in its world no operation uses a bus: see
@@ -571,6 +572,17 @@ def test_events_that_began_before_the_host_was_done_are_told(bound: int, flagged
     calm = samples(CALM)
     seen = replace(calm, counts=(Counts(0, 1, {HOST_BOUND: 7.0}), *readings), repetitions=20)
     assert ("overhead" in row_of(planned, seen).warnings) == flagged
+
+
+@pytest.mark.parametrize(("asked", "flagged"), [("symmetric", True), ("none", False)])
+def test_windows_that_were_not_made_are_told_with_the_reason(asked: Any, flagged: bool) -> None:
+    planned = planned_of("all_reduce")
+    planned = replace(planned, case=replace(planned.case, registration=asked))
+    evidence = TransportEvidence(no_windows="cuMemEnable 0")
+    seen = row_of(planned, samples(CALM), evidence=evidence)
+    assert ("unregistered" in seen.warnings) == flagged
+    assert ("cuMemEnable 0" in (seen.reason or "")) == flagged
+    assert seen.registered == ("none" if flagged else None)
 
 
 @pytest.mark.parametrize(("kind", "flagged"), [("NET/Socket", True), ("NET/IB/GDRDMA", False)])

@@ -16,8 +16,6 @@ from ipc_files import FileExporter
 from rank_threads import no_error, together
 
 from commbench.backends.buffers.cuda_ipc import IpcMemory
-from commbench.backends.cuda_ipc.backend import IpcCommunicator, IpcProcess
-from commbench.backends.cuda_ipc.protocol import Mailbox, create_mailbox, mailbox_bytes
 from commbench.core.errors import Unsupported
 from commbench.core.program import (
     AllReduce,
@@ -33,6 +31,8 @@ from commbench.core.program import (
     WaitAll,
 )
 from commbench.core.variables import Mode
+from commbench.features.ipc_copy.backend import IpcCommunicator, IpcProcess
+from commbench.features.ipc_copy.protocol import Mailbox, create_mailbox, mailbox_bytes
 
 COUNT = 3
 POOL = 2

@@ -17,8 +17,8 @@ from places import SUPPORT
 from processes import until
 from torchrun_agents import here, torchrun_agents
 
-from commbench.backends.cuda_ipc.backend import IpcCopy
 from commbench.core.errors import ConfigError
+from commbench.features.ipc_copy.backend import IpcCopy
 
 FILES = SUPPORT / "ipc_files"
 

@@ -5,45 +5,43 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any
 
-from commbench.core.opening import Opening
+from commbench.backends.torch.distributed import CALL_TIMEOUT, TorchCommunicator
+from commbench.core.program import Group
 from commbench.engines.lowered import Call
 
 
 class GroupOpener:
     """See Opener: torch.distributed's new_group, which each rank of a case calls for each group, as
-    a script does.
+    a script does."""
 
-    `ranks` are torch's numbers of the ranks of the case, `rank` is the place of this one in it.
-    """
-
-    def __init__(self, ranks: tuple[int, ...], rank: int, timeout: timedelta) -> None:
+    def __init__(self, communicator: TorchCommunicator) -> None:
         import torch.distributed as dist
 
         self._dist = dist
-        self._ranks = ranks
-        self._rank = rank
-        self._timeout = timeout
+        self._ranks = communicator.ranks  # torch's numbers
         self._opened: Any = None
 
-    def opening(self, step: Opening) -> Call:
-        groups = step.groups or (tuple(range(len(self._ranks))),)
+    def open(self, groups: Sequence[Group], colour: int | None) -> Call:
         members = [[self._ranks[rank] for rank in group] for group in groups]
-        return Call(self._open, (members, [self._rank in group for group in groups]))
+        return Call(self._open, (members, colour or 0))
 
-    def _open(self, groups: Sequence[list[int]], own: Sequence[bool]) -> None:
+    def _open(self, groups: Sequence[list[int]], own: int) -> None:
         with _numbered(self._ranks):
-            for members, is_own in zip(groups, own, strict=True):
-                opened = self._dist.new_group(members, timeout=self._timeout)
-                if is_own:
-                    self._opened = opened
+            opened = [self._dist.new_group(group, timeout=CALL_TIMEOUT) for group in groups]
+        self._opened = opened[own]
 
-    def first_call(self) -> None:
+    def first_call(self, members: Group) -> Call:
+        return Call(self._barrier)
+
+    def _barrier(self) -> None:
         self._dist.barrier(self._opened)
 
-    def close(self) -> None:
+    def close(self, members: Group) -> Call:
+        return Call(self._close)
+
+    def _close(self) -> None:
         """Its threads and connections end here, outside of what is timed."""
         self._dist.destroy_process_group(self._opened)
         self._opened = None
