@@ -12,7 +12,7 @@ from commbench.core.terminal import Terminal, printable
 from commbench.report.distributions import RawData, read_raw_data
 from commbench.report.numbers import number_sections
 from commbench.report.section import Section, report_text
-from commbench.report.sections import sections
+from commbench.report.sections import ANSWERS, sections
 from commbench.report.side_by_side import belong_together, side_by_side
 from commbench.report.summary import Summary, read_results
 from commbench.results.load import find_runs, ignore, load_run
@@ -73,7 +73,10 @@ def report(words: list[str]) -> int:
         write_file(f"--{form}", name, _content(form, summary, listed))
     if options.markdown:
         sized = number_sections(summary.combined) if options.benchmark is not None else ()
-        shown = [*listed[0].headline, *chain.from_iterable(each.tables for each in sized)]
+        shown = [
+            *chain.from_iterable(each.headline for each in listed),
+            *chain.from_iterable(each.tables for each in sized),
+        ]
         notes = filter(None, (summary.scope(), summary.interval_note()))
         print("\n\n".join([*(table.markdown for table in shown), *notes]))
         return 0
@@ -86,7 +89,8 @@ def report(words: list[str]) -> int:
     folders = [Path(path) for path in options.paths if Path(path).is_dir()]
     readable = (run for path in folders for run in find_runs(path, ignore))
     runs = [run for run in readable if run.resolve() in read]
-    if len({row.backend for row in results.rows}) == 1:
+    is_verdict_first = listed[0].title != ANSWERS
+    if len({row.backend for row in results.rows}) == 1 and not is_verdict_first:
         sys.stdout.write(_own_tables(runs, options.benchmark, terminal))
     sys.stdout.write(report_text(listed, options.top, terminal))
     return 0

@@ -131,7 +131,6 @@ class Variables:
     node: str | None = variable(
         "node whose ranks run the operation among themselves; several nodes run at once",
         default=None,
-        implied_by="layout",
     )
     root: int | None = variable(
         "root rank of a rooted collective",

@@ -18,8 +18,8 @@ from .plots import KnownCurve
 from .section import Section
 from .summary import Summary
 
-# the sections of a report behind which others may stand
-Place = Literal["answers", "comparisons", "figures", "numbers", "checks"]
+# the sections of a report behind which others may stand; a verdict stands before all
+Place = Literal["verdict", "answers", "comparisons", "figures", "numbers", "checks"]
 SectionsOf = Callable[[Summary], Iterable[Section]]
 
 
@@ -50,7 +50,7 @@ class Checks:
 class Feature:
     """What it adds.
 
-    sections: to a report, behind those of a place.
+    sections: to a report, by place.
     doubts: sentences on what to check before the numbers are used.
     curves: to the figures with these rows, over size or over time.
     checks: to what is known of results without a baseline.
@@ -71,7 +71,7 @@ def features() -> tuple[Feature, ...]:
 
 
 def added_sections(place: Place, summary: Summary) -> Iterator[Section]:
-    """Behind those of the place."""
+    """Those that stand at the place."""
     for feature in features():
         if place in feature.sections:
             yield from feature.sections[place](summary)

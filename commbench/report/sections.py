@@ -34,10 +34,14 @@ from .streams import is_stream_soak, repetition_bytes
 from .summary import GROUP_HEADS, LOST_HEADS, Summary
 from .table import Table
 
+ANSWERS = "Answers"
 MOST_ANSWERS = 5
 MOST_MACHINES = 8
 MOST_MATRICES = 12
 LARGEST_MATRIX = 64  # ranks; of a larger matrix only the classes are named
+MATRIX_NOTE = (
+    "Dark (on a dark page: bright) is slow for its class of links; a frame marks a slow pair."
+)
 PRIORITIES = {  # of columns that a narrow terminal may lack; the page has them all
     "takes": 2,
     "second": 3,
@@ -60,6 +64,7 @@ def sections(summary: Summary, raw: RawData) -> list[Section]:
     """All sections that have something to show."""
     added = partial(added_sections, summary=summary)
     every = chain(
+        added("verdict"),
         _answers(summary),
         added("answers"),
         map(_comparison, summary.results.comparisons),
@@ -97,7 +102,7 @@ def _answers(summary: Summary) -> Iterator[Section]:
     named = dict.fromkeys((*summary.combined.notes, *summary.soaks.notes))
     notes = [*named, summary.scope(), summary.certainty(), summary.disturbances()]
     yield Section(
-        "Answers",
+        ANSWERS,
         sentences[:MOST_ANSWERS],
         headline=[headline] if headline.rows else [],
         texts=[summary.again] if summary.again else [],
@@ -195,8 +200,7 @@ def _pairs(summary: Summary) -> Iterator[Section]:
             figures=lambda: [
                 figure for matrix in drawn for figure in plots.pair_matrix(matrix, names[matrix])
             ],
-            notes=["Dark is slow for its class of links; a frame marks a slow pair."]
-            + [f"{left} more matrices are not drawn."] * (left > 0),
+            notes=[MATRIX_NOTE] + [f"{left} more matrices are not drawn."] * (left > 0),
             is_on_terminal=False,
         )
 

@@ -275,7 +275,7 @@ class VirtualWorld:
         return max(self._link_factor(*link) for link in neighbours)
 
     def _link_factor(self, sender: int, receiver: int) -> float:
-        return self.model.link_factor(sender, receiver, self.nodes[sender] == self.nodes[receiver])
+        return self.model.link_factor(sender, receiver, self.nodes)
 
     # ------------------------------------------------------------ its end
 
