@@ -22,6 +22,6 @@ def needed_annex(module: str, user: str) -> Any:
     """The module, which `user` needs; raises ConfigError where its annex is not there."""
     found = annex(module)
     if found is None:
-        package = ".".join(module.split(".")[:2])
+        package = module.rpartition(".")[0]
         raise ConfigError(f"{user} needs {package}, which is not there")
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -352,11 +352,16 @@ class Program:
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """`count` elements: element i is period[(shift + i) mod PERIOD], a small integer."""
+    """`count` elements: element i is period[(shift + i) mod PERIOD], a small integer, or a number
+    that the type of the buffer has.
+
+    With `tolerance` [PERIOD] any value that is no further from the period, which is then float64.
+    """
 
     count: int
-    period: NDArray[np.int64]
+    period: NDArray[Any]
     shift: int = 0
+    tolerance: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,8 @@ from commbench.core import program as steps
 from commbench.core.errors import ConfigError
 from commbench.core.program import Compute, Step
 
+ORDERS = ("fixed", "by_rank", "by_chunk", "changing")
+
 
 @dataclass(frozen=True)
 class Model:
@@ -18,7 +20,10 @@ class Model:
 
     noise: standard deviation of the logarithm of a repetition's duration; rho: its lag-1
     autocorrelation. A straggler arrives `straggler_s` late in one of `straggler_every` repetitions.
-    From repetition `corrupt_after` on, `corrupt_rank` receives one wrong element.
+    From repetition `corrupt_after` on, `corrupt_rank` receives one wrong element: one more, or with
+    that bit flipped (0: the last place). `order`: of the additions of a sum in its type. fixed: rank
+    after rank; by_rank: each rank begins with its own; by_chunk: the first of n chunks with rank 0,
+    the next with rank 1, as in a ring; changing: each call with the next rank. null: all at once.
 
     Factors multiply the latency and the wire time of single links: `slow_factor` from the first to
     the second rank of `slow_pair` ("0-2", one direction) and on all links of `slow_rank`,
@@ -41,12 +46,14 @@ class Model:
     straggler_s: float = 0.0
     corrupt_rank: int | None = None
     corrupt_after: int = 0
+    corrupt_bit: int | None = None
     slow_pair: str | None = None
     slow_rank: int | None = None
     slow_factor: float = 1.0
     other_node_factor: float = 1.0
     progress_share: float = 1.0
     compute_factor: float = 1.0
+    order: str | None = None
 
     def __post_init__(self) -> None:
         if self.slow_pair is not None and not re.fullmatch(
@@ -58,6 +65,8 @@ class Model:
             )
         if not 0 <= self.progress_share <= 1:
             raise ConfigError(f"progress_share={self.progress_share} is no share; give 0 to 1")
+        if self.order not in (None, *ORDERS):
+            raise ConfigError(f"order={self.order} is unknown; allowed: {', '.join(ORDERS)}")
         for name in ("slow_factor", "other_node_factor", "compute_factor"):
             factor = getattr(self, name)
             if not 0 < factor < math.inf:

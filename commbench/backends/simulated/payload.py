@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from commbench.backends.buffers.memory import HostBuffer
 from commbench.core import program as steps
+from commbench.core.annexes import needed_annex
 from commbench.core.errors import CommunicationError
 from commbench.core.program import View
 from commbench.core.variables import ReductionName
@@ -20,6 +21,7 @@ from commbench.engines.lowered import displacements
 Buffers = Mapping[int, Mapping[str, HostBuffer]]  # by rank and name
 Words = NDArray[Any]  # [copies of the pool, elements] of a view
 
+ORDERS = "commbench.features.accuracy.orders"
 NUMPY_REDUCTIONS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "sum": lambda stack: stack.sum(axis=0),
     "avg": lambda stack: stack.sum(axis=0) / len(stack),
@@ -31,10 +33,13 @@ NUMPY_REDUCTIONS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
 
 @dataclass(frozen=True)
 class Payload:
-    """The first `copies` copies of the pool of all buffers."""
+    """The first `copies` copies of the pool of all buffers. `order`: of sums, see Model; `call`:
+    the repetitions before."""
 
     buffers: Buffers
     copies: int
+    order: str | None = None
+    call: int = 0
 
     def words(self, rank: int, view: View) -> Words:
         """The elements of the view in each copy."""
@@ -52,6 +57,7 @@ class Payload:
         """Run a collective of these ranks, each with its step. Returns the bytes that determine its
         time: all that the root has or gets, or without one each rank."""
         first = step_of[ranks[0]]
+        messages: Sequence[Words] = ()
         match first:
             case steps.Barrier():
                 return 0
@@ -63,16 +69,20 @@ class Payload:
                 root = ranks[first.root]
                 message = self.words(root, _sent(step_of[root]))
             case steps.AllReduce() | steps.Reduce() | steps.ReduceScatter():
-                message = self._reduced(ranks, step_of, first.reduction)
+                messages = self._reduced(ranks, step_of, first.reduction)
+                message = messages[0]
             case _:  # a gather
                 blocks = [self.words(rank, _sent(step_of[rank])) for rank in ranks]
                 message = np.concatenate(blocks, axis=1)
         is_divided = isinstance(first, steps.Scatter | steps.ReduceScatter)
-        parts = np.split(message, len(ranks), axis=1) if is_divided else [message] * len(ranks)
+        width = message.shape[1] // len(ranks)
         is_rooted = isinstance(first, steps.Reduce | steps.Gather)
         for place, rank in enumerate(ranks):
+            own = messages[place] if messages else message
+            if is_divided:
+                own = own[:, place * width : (place + 1) * width]
             if not is_rooted or place == first.root:
-                self.words(rank, _received(step_of[rank]))[:] = parts[place]
+                self.words(rank, _received(step_of[rank]))[:] = own
         return int(message[0].nbytes)
 
     def _exchange_equal_blocks(self, ranks: Sequence[int], step_of: Mapping[int, Any]) -> int:
@@ -111,14 +121,19 @@ class Payload:
 
     def _reduced(
         self, ranks: Sequence[int], step_of: Mapping[int, Any], reduction: ReductionName
-    ) -> Words:
+    ) -> Sequence[Words]:
+        """The result of each rank."""
         kind = self.buffers[ranks[0]][step_of[ranks[0]].send.buffer].dtype
         sent = [self.words(rank, step_of[rank].send) for rank in ranks]
-        reduced = []
-        for copy in range(self.copies):
-            stack = np.stack([kind.decode(words[copy]) for words in sent])
-            reduced.append(kind.encode(NUMPY_REDUCTIONS[reduction](stack)))
-        return np.stack(reduced)
+        stacks = [
+            np.stack([kind.decode(words[copy]) for words in sent]) for copy in range(self.copies)
+        ]
+        if self.order is not None and reduction == "sum":
+            orders = needed_annex(ORDERS, f"backend.model.order={self.order}")
+            sums = [orders.sums(stack, kind, self.order, self.call) for stack in stacks]
+            return [np.stack(of_rank) for of_rank in zip(*sums, strict=True)]
+        message = np.stack([kind.encode(NUMPY_REDUCTIONS[reduction](stack)) for stack in stacks])
+        return [message] * len(ranks)
 
 
 def _sent(step: Any) -> View:

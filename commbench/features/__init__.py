@@ -1,0 +1,1 @@
+"""Features: a folder each, which can be deleted; see core/features.py."""
