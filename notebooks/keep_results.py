@@ -19,8 +19,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from commbench.analysis.documents import EXPERIMENT, experiment_of
 from commbench.analysis.machines import SHOWN_FACTS
+from commbench.features.documents.values import EXPERIMENT, experiment_of
 from commbench.replay.named_workload import WORKLOAD_FILE
 from commbench.results.columns import SCHEMA_VERSION
 from commbench.results.load import RUNS, find_runs, read_cases, run_tables

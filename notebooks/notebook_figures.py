@@ -12,7 +12,6 @@ from commbench.analysis.case_names import telling, without_shared
 from commbench.analysis.fit import Family, families
 from commbench.core.texts import setting_texts
 from commbench.core.units import natural_key
-from commbench.report.documents import KnownCurve
 from commbench.report.figures import (
     BAND_OPACITY,
     GRID,
@@ -27,8 +26,9 @@ from commbench.report.figures import (
     size_ticks,
     with_gaps,
 )
+from commbench.report.plots import KnownCurve
 from commbench.results.columns import grouped
-from commbench.results.load import rows_of_frame
+from commbench.results.load import plain, rows_of_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,9 +134,11 @@ def named_lines(cases: pd.DataFrame, by: Sequence[str] = ()) -> list[tuple[str, 
     """The lines over the message size, each with a name: its values of the columns `by`, then what
     else tells it from the others."""
     rows = without_shared(rows_of_frame(cases))
-    groups = grouped(rows, lambda row: tuple(getattr(row, name) for name in by))
+    # of the frame, not of its rows: a notebook groups by columns of its own, too
+    keys = [tuple(map(plain, values)) for values in cases[list(by)].to_numpy(dtype=object)]
+    groups = grouped(zip(keys, rows, strict=True), lambda each: each[0])
     in_order = sorted(groups.items(), key=lambda group: tuple(map(natural_key, group[0])))
-    by_values = {values: families(own) for values, own in in_order}
+    by_values = {values: families(row for _, row in own) for values, own in in_order}
     told = dict.fromkeys(
         name
         for own in by_values.values()

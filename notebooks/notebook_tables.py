@@ -10,7 +10,9 @@ from pathlib import Path
 from commbench.analysis.case_names import without_shared
 from commbench.analysis.cold_start import until_full_speed
 from commbench.core.terminal import Terminal
-from commbench.report.documents import KnownCurve, document_sections, known_curves, quiz_sections
+from commbench.features.documents.derived import documents_of, hardware_of
+from commbench.features.documents.sections import document_sections, known_curves, quiz_sections
+from commbench.report.plots import OVER_TIME, KnownCurve
 from commbench.report.section import report_text
 from commbench.report.streams import streams_text
 from commbench.report.summary import Summary, read_results
@@ -32,10 +34,10 @@ def summary_of(results: str, counters: str | None = None) -> Summary:
 def ours_and_published(experiment: str, results: str, counters: str | None = None) -> str:
     """The numbers of an experiment beside those of its document."""
     summary = summary_of(results, counters)
-    chosen = [each for each in summary.documents if each.experiment == experiment]
+    chosen = [each for each in documents_of(summary) if each.experiment == experiment]
     if not chosen:
         return f"{results} has no run of experiment={experiment} with a number of its document"
-    return report_text([*document_sections(chosen, summary.hardware)], MOST_ROWS, Terminal())
+    return report_text([*document_sections(chosen, hardware_of(summary))], MOST_ROWS, Terminal())
 
 
 def quiz_answer(results: str) -> str:
@@ -46,7 +48,8 @@ def quiz_answer(results: str) -> str:
 
 def published_curves(results: str, rows: Sequence[Row]) -> list[KnownCurve]:
     """The documents' curves over size that belong to some of these rows."""
-    return known_curves(summary_of(results).documents, rows)
+    every = known_curves(documents_of(summary_of(results)), rows)
+    return [each for each in every if each.column != OVER_TIME]
 
 
 def streams_table(results: str) -> str:

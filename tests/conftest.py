@@ -22,15 +22,15 @@ from schemas import check_record
 from warm_python import warm_python
 
 import commbench
+from commbench.core.launchers import rank_variables
 from commbench.results.load import load_run
 
 BIN = Path(sys.executable).parent
 WORLD_S = 120
 RANK_VARIABLES = (
+    *rank_variables().own,
     "TORCHELASTIC_",
-    "OMPI_",
     "PMI",
-    "SLURM_",
     "FLUX_",
     "PALS_",
     "COMMBENCH_",

@@ -1,1 +1,1 @@
-"""Frames in, frozen answers out: best, comparisons, slow links, guidelines, reference values."""
+"""Frames in, frozen answers out: best, comparisons, slow links."""

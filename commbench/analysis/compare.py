@@ -17,7 +17,17 @@ import numpy as np
 from commbench.core.errors import ConfigError
 from commbench.core.terminal import first_line
 from commbench.core.units import natural_key, value_text
-from commbench.core.variables import BY_NAME, MAPS, NAMES, SIZES, Options, Variables, brought_along
+from commbench.core.variables import (
+    BY_NAME,
+    MAPS,
+    NAMES,
+    NO_DTYPE,
+    SIZES,
+    Options,
+    Variables,
+    brought_along,
+    is_required,
+)
 from commbench.results.columns import SCHEMA_VERSION, VARIABLES, arrow_schema, case_text, grouped
 from commbench.results.load import RUNS, find_runs, newest_rows, plain, read_cases
 from commbench.results.row import Measured, Row
@@ -510,7 +520,8 @@ class Joined(NamedTuple):
 def _joined(base: Side, new: Side, by: Sequence[ComparedVariable]) -> Joined:
     """The rows that belong together; raises ConfigError where both sides have no case in common."""
     changed = changed_backends(base, new)
-    names = tuple(variable.name for variable in by if not variable.entry)
+    given = [variable.name for variable in by if not variable.entry]
+    names = (*given, *_unsaid(base), *_unsaid(new))
     # gloo has no native engine, mpi has: where nothing is in common without it, a backend brings
     # its engine
     brought = dict.fromkeys(
@@ -536,6 +547,14 @@ def _joined(base: Side, new: Side, by: Sequence[ComparedVariable]) -> Joined:
         f"BASE and NEW have no case in common; they differ in: {differing}; name what is"
         " compared with --by NAME"
     )
+
+
+def _unsaid(side: Side) -> list[str]:
+    """The variables of every case that no row of a side has, as in the results of another tool."""
+    have = {name for name in NAMES for row in side.rows if getattr(row, name) is not None}
+    is_typed = any(row.dtype != NO_DTYPE or not row.message_bytes for row in side.rows)
+    required = [name for name in NAMES if is_required(name) and name not in have]
+    return required if is_typed else [*required, "dtype"]
 
 
 def noise_by_key(aa: Side, by: Sequence[ComparedVariable], seed: int) -> dict[Key, float]:

@@ -7,6 +7,7 @@ leaves out differences that do not matter: a link that is always 4 % slower is s
 test and no reason for a repair. The spread (MAD x 1.4826, which is robust: Leys et al. 2013) keeps
 the slower pairs of a class that is wide by nature, such as two sockets, from being reported. Both
 compare with medians of the others, so pairs are found as long as less than half of a class is slow.
+A rank of which each pair is slower by less than that is found by all of them: stats/outliers.py.
 
 Where several sizes were measured, a neighbouring size must agree. Rows whose time includes
 something other than the link (UNUSABLE) are not compared. Where the time itself is uncertain
@@ -18,10 +19,10 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from operator import attrgetter
+from itertools import chain, product
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -46,13 +47,19 @@ from commbench.core.units import (
     seconds_unit,
 )
 from commbench.core.variables import SIZES
-from commbench.results.columns import VARIABLES
+from commbench.results.columns import VARIABLES, grouped
 from commbench.results.intervals import interval_of
 from commbench.results.load import Paths, read_case_rows
 from commbench.results.row import Measured, Row
 from commbench.stats.interval import Interval
-from commbench.stats.series import MAD_TO_SIGMA
-from commbench.stats.thresholds import SLOW_FACTOR, SLOW_SPREADS, UNCERTAIN_SLOW_FACTOR
+from commbench.stats.outliers import SlowPart, slow_parts
+from commbench.stats.series import MAD_TO_SIGMA, Z95, binomial_rank
+from commbench.stats.thresholds import (
+    SLOW_FACTOR,
+    SLOW_SPREADS,
+    SLOWDOWN,
+    UNCERTAIN_SLOW_FACTOR,
+)
 
 from .case_names import differing
 
@@ -221,6 +228,25 @@ class Matrix:
         return slow
 
     @functools.cached_property
+    def slow_ranks(self) -> Mapping[int, SlowPart]:
+        """The ranks that are slow by the median of all their pairs of a class in one direction:
+        beside the other ranks, and beside the pairs of the class."""
+        classes = [times for name, times in self.usable.items() if name != SELF]
+        tests = 2 * len(classes) * len(self.sizes)
+        slow: dict[int, SlowPart] = {}
+        for times, end in product(classes, (0, 1)):
+            medians = {
+                rank: _median_of([times[pair] for pair in pairs])
+                for rank, pairs in grouped(times, itemgetter(end)).items()
+                if len(pairs) >= LEAST_CLASS_PAIRS
+            }
+            least_s = (1 + SLOWDOWN) * float(np.median([*times.values()]))
+            for rank, part in slow_parts(medians, SLOWDOWN, tests).items():
+                if medians[rank].low > least_s:
+                    slow[rank] = max(part, slow.get(rank, part), key=attrgetter("ratio"))
+        return slow
+
+    @functools.cached_property
     def asymmetric_here(self) -> Mapping[Pair, float]:
         """The time of the opposite direction for each pair that is slower than it, judged by this
         size alone."""
@@ -261,11 +287,12 @@ class Matrix:
 
 
 def matrices(rows: Iterable[Row]) -> list[Matrix]:
-    """The cases of a single pair, grouped by all other variables; other cases are left out."""
+    """The cases of a single pair, grouped by all other variables; other cases are left out, and
+    those without a layout, as of another tool."""
     groups: dict[tuple[Any, ...], dict[Pair, Row]] = {}
     for row in rows:
         pair = single_pair(row.pair)
-        if pair is not None:
+        if pair is not None and row.layout:
             groups.setdefault((row.run_id, *_variables(row)), {})[pair] = row
     grouped = []
     for group in groups.values():
@@ -327,7 +354,6 @@ def _link(finding: Finding) -> tuple[str | None, str, str, frozenset[str]]:
 
 def _findings_of(matrix: Matrix, compared: Sequence[Matrix]) -> Iterator[Finding]:
     shared = matrix.shared
-    message_bytes = shared.message_bytes
     alike = [
         other.shared
         for other in compared
@@ -335,25 +361,25 @@ def _findings_of(matrix: Matrix, compared: Sequence[Matrix]) -> Iterator[Finding
         and other.shared.message_bytes == shared.message_bytes
     ]
     distinction = setting_texts(shared, differing(alike, MATRIX_VARIABLES))
-    heading = ", ".join([f"{shared.benchmark} {format_bytes(message_bytes)}", *distinction])
+    heading = f"{shared.benchmark} {format_bytes(shared.message_bytes)}"
     blank = Finding(
-        "slow",
+        "rank",
         matrix.run_id,
         shared.benchmark,
-        message_bytes,
+        shared.message_bytes,
         None,
         None,
         math.nan,
-        heading,
+        ", ".join([heading, *distinction]),
         shared.layout,
     )
     slow = matrix.slow
     ratios = {
         pair: _ratio(matrix.medians[pair].value, typical_s) for pair, (_, typical_s) in slow.items()
     }
-    slow_ranks = list(_slow_ranks(matrix, ratios, blank))
-    blamed = {finding.rank for finding in slow_ranks}
-    yield from slow_ranks
+    slow_ranks = _slow_ranks(matrix, ratios)
+    for rank, (ratio, text) in sorted(slow_ranks.items()):
+        yield replace(blank, rank=rank, ratio=ratio, text=f"{blank.text}: rank {rank} {text}")
     for pair, (name, typical_s) in slow.items():
         back = pair[1], pair[0]
         if back in slow and back < pair:
@@ -365,40 +391,35 @@ def _findings_of(matrix: Matrix, compared: Sequence[Matrix]) -> Iterator[Finding
             for direction in directions
         ]
         others = f"the {format_seconds(typical_s)} of the other pairs {CLASSES[name]}"
-        text = f"{heading}: {' and '.join(times)}, {format_factor(ratio)} {others}"
+        text = f"{blank.text}: {' and '.join(times)}, {format_factor(ratio)} {others}"
         if len(directions) == 2 and not matrix.is_one_way:
             text += " (a round trip has both directions: p2p_bandwidth shows which is slow)"
-        rank = next((rank for rank in pair if rank in blamed), None)
-        yield replace(
-            blank, kind="slow", pair=pairs_text([pair]), rank=rank, ratio=ratio, text=text
-        )
+        end = next((rank for rank in pair if rank in slow_ranks), None)
+        yield replace(blank, kind="slow", pair=pairs_text([pair]), rank=end, ratio=ratio, text=text)
     yield from _asymmetric_pairs(matrix, blank)
 
 
-def _slow_ranks(matrix: Matrix, ratios: Mapping[Pair, float], blank: Finding) -> Iterator[Finding]:
-    """Ranks with more than half of their links slow, to two peers or more, which one bad link can't
-    cause."""
+def _slow_ranks(matrix: Matrix, ratios: Mapping[Pair, float]) -> dict[int, tuple[float, str]]:
+    """The ratio of each slow rank, and what is said of it: more than half of its links are slow, to
+    two peers or more, which one bad link can't cause; or all of them together are."""
+    found = {
+        rank: (
+            part.ratio,
+            f"takes {100 * (part.ratio - 1):.0f} % longer with its pairs than the median rank,"
+            f" {part.spreads:.1f} spreads of the ranks (the limit is {part.limit:.1f}): look at the"
+            " rank, not at a link; commbench locate tells more",
+        )
+        for rank, part in matrix.slow_ranks.items()
+    }
     linked = [pair for name, times in matrix.classes.items() if name != SELF for pair in times]
     slow = [pair for pair in linked if pair in ratios]
-    links_of = Counter(rank for pair in linked for rank in pair)
-    slow_of: dict[int, list[Pair]] = {}
-    for pair in slow:
-        for rank in pair:
-            slow_of.setdefault(rank, []).append(pair)
-    for rank, own in sorted(slow_of.items()):
-        links = links_of[rank]
-        slow_links = len(own)
-        peers = {peer for pair in own for peer in pair} - {rank}
-        if len(peers) >= 2 and 2 * slow_links > links:
-            share = (
-                f"all {slow_links}" if slow_links == len(slow) else f"{slow_links} of {len(slow)}"
-            )
-            text = (
-                f"{blank.text}: rank {rank} is in {share} slow pairs: look at the rank, not at the"
-                " link"
-            )
-            ratio = float(np.median([ratios[pair] for pair in own]))
-            yield replace(blank, kind="rank", rank=rank, ratio=ratio, text=text)
+    for rank in {rank for pair in slow for rank in pair}:
+        own = [pair for pair in slow if rank in pair]
+        if len({*chain(*own)}) > 2 and 2 * len(own) > sum(rank in pair for pair in linked):
+            share = f"all {len(own)}" if len(own) == len(slow) else f"{len(own)} of {len(slow)}"
+            text = f"is in {share} slow pairs: look at the rank, not at the link"
+            found[rank] = float(np.median([ratios[pair] for pair in own])), text
+    return found
 
 
 def _asymmetric_pairs(matrix: Matrix, blank: Finding) -> Iterator[Finding]:
@@ -414,6 +435,12 @@ def _asymmetric_pairs(matrix: Matrix, blank: Finding) -> Iterator[Finding]:
             f" {pairs_text([back])} ({format_seconds(there_s)}, {format_seconds(back_s)})"
         )
         yield replace(blank, kind="asymmetric", pair=pairs_text([pair]), ratio=ratio, text=text)
+
+
+def _median_of(values: Sequence[float]) -> Interval:
+    """With the lower end of its interval; the least value where these are few."""
+    least = max(binomial_rank(len(values), Z95), 1)
+    return Interval(float(np.median(values)), sorted(values)[least - 1])
 
 
 def _ratio(slow_s: float, typical_s: float) -> float:

@@ -16,8 +16,9 @@ from typing import Any, ClassVar
 
 from commbench.core.program import Program
 from commbench.core.protocols import Backend
-from commbench.core.variables import Case, Device, Ipc
+from commbench.core.variables import Case, Ipc
 from commbench.engines.lowered import UnsupportedForms, form_missing, reduction_missing
+from commbench.engines.opening import opening_refusal
 from commbench.hardware.cuda import NCCL, cuda_ipc_exports
 from commbench.hardware.network import interface_name
 from commbench.hardware.sources import mapped_files
@@ -105,10 +106,10 @@ def version_text(number: int) -> str:
 class NcclBackend(Backend):
     """What the backends on NCCL declare: GPU memory, one GPU per rank."""
 
-    devices: ClassVar[tuple[Device, ...]] = ("cuda",)
+    devices = ("cuda",)
     # the caller and NCCL's proxy; its service thread and torch's watchdog sleep
-    threads_per_rank: ClassVar[int] = 2
-    joins_messages: ClassVar[bool] = True  # one group, and kernel
+    threads_per_rank = 2
+    joins_messages = True  # one group, and kernel
     unsupported_forms: ClassVar[UnsupportedForms]
 
     def supports(self, case: Case, size: int, program: Program) -> str | None:
@@ -118,7 +119,11 @@ class NcclBackend(Backend):
                 f"NCCL reads and writes GPU memory itself; staging={case.staging} has no effect"
                 " on it"
             )
-        return reduction_missing("NCCL", program) or form_missing(self.unsupported_forms, program)
+        return (
+            reduction_missing("NCCL", program)
+            or form_missing(self.unsupported_forms, program)
+            or opening_refusal(case, program)
+        )
 
     def sharing_refusal(self, environ: Mapping[str, str]) -> str | None:
         loaded = LoadedNccl.find()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
 
 from commbench.core import program as steps
 from commbench.core.errors import Unsupported
@@ -65,7 +64,7 @@ class UnevenAllToAll(Collective):
 class AllToAllV(UnevenAllToAll):
     """As a traffic matrix says."""
 
-    axes: ClassVar[tuple[str, ...]] = ("traffic",)
+    axes = ("traffic",)
 
     def variants(self, case: Case, size: int) -> tuple[Case, ...]:
         """With the size that the traffic has, if it is one of bytes."""

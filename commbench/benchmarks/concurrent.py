@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar
 
 from commbench.core.case import Benchmark, Shape
 from commbench.core.group_operations import (
@@ -29,7 +28,7 @@ from commbench.core.program import (
     WaitAll,
     operation_of,
 )
-from commbench.core.variables import Cache, Case
+from commbench.core.variables import Case
 
 from .all_gather import AllGather
 from .all_reduce import AllReduce
@@ -117,11 +116,11 @@ class GroupPart:
 class Concurrent(Benchmark):
     """Once in a sample, all ranks of an operation begin it at the same time."""
 
-    name: ClassVar[str] = "concurrent"
-    axes: ClassVar[tuple[str, ...]] = ("groups",)
-    cache: ClassVar[Cache] = "warm"
-    min_ranks: ClassVar[int] = 2
-    self_synchronising: ClassVar[bool] = False
+    name = "concurrent"
+    axes = ("groups",)
+    cache = "warm"
+    min_ranks = 2
+    self_synchronising = False
 
     def blocks(self, size: int) -> int:
         return 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, cast
+from typing import cast
 
 from commbench.core.case import Benchmark, Shape
 from commbench.core.program import (
@@ -19,7 +19,7 @@ from commbench.core.program import (
     Step,
     WaitAll,
 )
-from commbench.core.variables import Cache, Case
+from commbench.core.variables import Case
 
 TAKEN_OVER = ("name", "axes", "cache", "min_ranks", "self_synchronising")
 # of operations of given pairs, or with groups of their own
@@ -34,11 +34,11 @@ class OnEachNode(Benchmark):
     """
 
     # those of `inner`, once there is one
-    name: ClassVar[str] = ""
-    axes: ClassVar[tuple[str, ...]] = ()
-    cache: ClassVar[Cache] = "warm"
-    min_ranks: ClassVar[int] = 1
-    self_synchronising: ClassVar[bool] = False
+    name = ""
+    axes = ()
+    cache = "warm"
+    min_ranks = 1
+    self_synchronising = False
     inner: Benchmark
     ranks: int
 

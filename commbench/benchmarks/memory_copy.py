@@ -20,7 +20,7 @@ from commbench.core.program import (
     View,
     WaitAll,
 )
-from commbench.core.variables import Cache, Case
+from commbench.core.variables import Case
 
 from .collective import Collective
 
@@ -33,7 +33,7 @@ class MemoryCopy(Collective):
     """
 
     axes = ("staging",)
-    cache: ClassVar[Cache] = "rotate"
+    cache = "rotate"
     memory: ClassVar[
         tuple[MemoryKind, MemoryKind]
     ]  # the kinds of memory that are copied from and to

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from commbench.core.case import Shape
 from commbench.core.layout import Pair
 from commbench.core.program import (
@@ -14,7 +12,7 @@ from commbench.core.program import (
     View,
     WaitAll,
 )
-from commbench.core.variables import Cache, Case
+from commbench.core.variables import Case
 
 from .point_to_point import PointToPoint
 
@@ -22,7 +20,7 @@ from .point_to_point import PointToPoint
 class P2PLatency(PointToPoint):
     name = "p2p_latency"
     axes = ("pair",)
-    cache: ClassVar[Cache] = "warm"
+    cache = "warm"
 
     def pair_program(self, case: Case, rank: int, pair: Pair) -> Program:
         first, second = pair

@@ -4,7 +4,6 @@ verdict."""
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import shlex
 import subprocess
@@ -29,7 +28,7 @@ from commbench.hardware.sources import fact_text, run_command
 from commbench.measure.plan import duration_s
 from commbench.report.compare_text import launches_text
 from commbench.results.run_folder import new_folder, write_json
-from commbench.runtime.launchers.registry import detect
+from commbench.runtime.launchers.registry import refuse_world
 from commbench.runtime.launchers.requirements import check_experiment, check_startable
 from commbench.runtime.signals import SIGNAL_STATUS
 from commbench.stats.difference import launches_needed
@@ -63,10 +62,7 @@ def ab(words: Sequence[str]) -> int:
     """Run and compare both sides; returns the exit status. Raises ConfigError before anything is
     started."""
     options = _ab_parser().parse_intermixed_args(list(words))
-    if detect(os.environ) is not None:
-        raise ConfigError(
-            "commbench ab starts its worlds itself; call it outside of torchrun, mpirun and srun"
-        )
+    refuse_world("commbench ab")
     failures = failures_of(options.fail_on)
     pythons = _take_pythons(options)
     overrides, jobs = _sides(options)

@@ -1,7 +1,7 @@
 """What the annexes add to the commands of `cli`, by module name, so that each can be deleted.
 
 Nothing imports an annex. Its own commands are rows of `COMMANDS` in main.py; a search for nodes is
-named in measure/further_rounds.py.
+named in measure/further_rounds.py; what it adds to a report stands in its module `feature`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,8 @@ if TYPE_CHECKING:  # a report needs pandas, a run does not
     from commbench.config.compose import ConfigComposer
     from commbench.config.experiments import RequestedJobs
     from commbench.config.settings import Job
-    from commbench.report.section import Section
-    from commbench.report.summary import Results
 
 STAGES = "commbench.cluster.acceptance.stages"
-REPORT_PARTS = ("commbench.cluster.report_part", "commbench.replay.report_part")
 
 
 class Stages(Protocol):
@@ -44,18 +41,7 @@ class Stages(Protocol):
         """Measure what is missing; returns the exit status."""
 
 
-class ReportPart(Protocol):
-    """What an annex adds to a report."""
-
-    def sections(self, paths: Sequence[str], results: Results) -> Sequence[Section]:
-        """Of the results that were read below the paths."""
-
-
 def stages() -> Stages | None:
     """None where the annex is not there."""
     module: Stages | None = annex(STAGES)
     return module
-
-
-def report_parts() -> list[ReportPart]:
-    return [part for name in REPORT_PARTS if (part := annex(name)) is not None]

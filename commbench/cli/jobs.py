@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -18,13 +17,15 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import DictConfig, open_dict
 
-from commbench.analysis.exchange_quiz import QUIZ
 from commbench.benchmarks.stream import Stream
+from commbench.config.compose import MODEL
 from commbench.config.keys import NO_STAGE
 from commbench.config.settings import Job
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.extras import how_to_install, is_installed
+from commbench.core.launchers import launchers
 from commbench.core.layout import Layout
+from commbench.core.protocols import Launcher, Pairs
 from commbench.core.secrets import recorded_override
 from commbench.core.terminal import (
     TableColumn,
@@ -40,33 +41,31 @@ from commbench.results.load import load_run
 from commbench.results.recorded import recorded_rows
 from commbench.results.run_folder import new_folder, read_record
 from commbench.runtime.launchers.registry import mpi_library
-from commbench.runtime.launchers.srun import Srun, pmi
 
 from .options import show_command
 
 MOST_ANSWER_ROWS = 1000  # of a table, or violations
-GUIDELINES = "guidelines"  # experiments
 # runs the jobs one after the other in this process
 HERE = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 STATUSES = ("ok", "failed", "invalid", "skipped")
 PART = "part="  # not shown in titles: the words after it are the overrides of that part
 # keys that the name of a case tells
 IN_NAMES = {"sizes", "pairs", "trial", *NAMES} - {"timing"}
-# a Hydra launcher with these starts a task for each rank
-SLURM_KEYS = ("nodes", "tasks_per_node", "partition")
 
 # runs the job of a configuration, in a folder if one is given; returns the exit status
 Task = Callable[..., int]
 
 
 def differing_words(jobs: Sequence[Job]) -> list[list[str]]:
-    """The overrides of each job that not all jobs have."""
+    """The overrides of each job that not all jobs have, without labels that only repeat others."""
     common = set.intersection(*(set(job.overrides) for job in jobs)) if len(jobs) > 1 else set()
+    differing = {word for job in jobs for word in job.overrides} - common
+    repeats = ("label=",) if any(word.startswith(MODEL) for word in differing) else ()
     return [
         [
             recorded_override(word).lstrip("+")
             for word in job.overrides
-            if word not in common and not word.startswith(PART)
+            if word in differing and not word.startswith((PART, *repeats))
         ]
         for job in jobs
     ]
@@ -263,8 +262,9 @@ def swept(
     Returns the worst exit status. Raises ConfigError where there is no Slurm, WorldBroken where a
     job was refused or lost.
     """
-    if starts_ranks(config):
-        return max(_queued(config, given, jobs, task))
+    launcher = launcher_below(config)
+    if launcher is not None:
+        return max(_queued(config, given, jobs, task, launcher))
     lines = [list(job.overrides) for job in jobs]
     if config.hydra.launcher.get("_target_") != HERE:
         return max(_launch_jobs(config, lines, 0, task))
@@ -298,20 +298,19 @@ def _has_only_stream_soaks(job: Job) -> bool:
 
 
 def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:
-    """What the runs of an experiment say: the violations of `guidelines`, the answer of the MPI
-    quiz, and their values beside those of its document, if it has one."""
-    from commbench.analysis.reference import of_experiment
-
+    """What the runs of an experiment say, where a feature knows it."""
     if not folders or experiment is None:
         return
-    if experiment not in (GUIDELINES, QUIZ) and not of_experiment(experiment):
+    from commbench.report.features import features
+
+    answers = [answer for feature in features() if (answer := feature.answer_of(experiment))]
+    if not answers:
         return
     absent = [module for module in ("pandas", "pyarrow") if not is_installed(module)]
     if absent:
         print_error(f"the answer of experiment={experiment}: {how_to_install(absent[0])}")
         return
-    from commbench.report.documents import document_sections, quiz_sections
-    from commbench.report.section import Section, report_text
+    from commbench.report.section import report_text
     from commbench.report.summary import Summary, read_results
 
     from .show import rows_of
@@ -321,12 +320,7 @@ def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:
         if not any(rows_of(folder) for folder in recorded):  # the runs have said why
             return
         summary = Summary(read_results([str(folder) for folder in recorded]))
-        sections = [
-            *quiz_sections(summary.results.rows, summary.results.records),
-            *document_sections(summary.documents, summary.hardware),
-        ]
-        if experiment == GUIDELINES:
-            sections = [Section("Performance guidelines", summary.guideline_lines)]
+        sections = [section for answer in answers for section in answer(summary)]
         text = report_text(sections, MOST_ANSWER_ROWS, Terminal.of(sys.stdout))
         print(f"\n{text}", end="", flush=True)
     except CommbenchError as error:  # which does not change the exit status of the runs
@@ -334,33 +328,23 @@ def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:
 
 
 def _queued(
-    config: DictConfig, given: Collection[str], jobs: Sequence[Job], task: Task
+    config: DictConfig, given: Collection[str], jobs: Sequence[Job], task: Task, launcher: Launcher
 ) -> list[int]:
-    """The exit status of each job where Hydra's launcher starts the ranks.
+    """The exit status of each job where Hydra's launcher starts the ranks with one of ours.
 
     All jobs of one shape are queued at once, with the nodes and tasks that their layouts need;
     `given` keys stay.
     """
-    if shutil.which("srun") is None:
-        raise ConfigError(
-            "hydra/launcher=submitit_slurm: there is no srun here; start on a host of the Slurm"
-            " cluster"
-        )
     statuses = list[int]()
-    groups: dict[tuple[Layout, str], list[list[str]]] = {}
+    groups: dict[Pairs, list[list[str]]] = {}
     for job in jobs:
         shape = Layout.around(job.settings.layouts)
-        kind = pmi(mpi_library(job.settings.backend, Srun()))
-        groups.setdefault((shape, kind), []).append(list(job.overrides))
-    for (shape, kind), lines in groups.items():
-        values = {
-            "nodes": shape.nodes,
-            "tasks_per_node": shape.ranks_per_node,
-            "submitit_folder": f"{config.output}/slurm/%j",
-            "setup": [f"export SLURM_MPI_TYPE={kind}"],  # where srun reads which PMI the ranks use
-        }
+        library = mpi_library(job.settings.backend, launcher)
+        pairs = launcher.queued(shape, library, config.output)
+        groups.setdefault(pairs, []).append(list(job.overrides))
+    for pairs, lines in groups.items():
         with open_dict(config):
-            for key, value in values.items():
+            for key, value in pairs:
                 if f"hydra.launcher.{key}" not in given:
                     config.hydra.launcher[key] = value
         statuses += (ended := _launch_jobs(config, lines, len(statuses), task))
@@ -407,7 +391,8 @@ def _launch_jobs(config: DictConfig, lines: list[list[str]], first: int, task: T
         ) from error
 
 
-def starts_ranks(config: DictConfig) -> bool:
-    """Whether Hydra's launcher starts the ranks of each job, on nodes that this machine can't
-    inspect."""
-    return all(key in config.hydra.launcher for key in SLURM_KEYS)
+def launcher_below(config: DictConfig) -> Launcher | None:
+    """The launcher with which Hydra's launcher starts the ranks of each job, on nodes that this
+    machine can't inspect; None if it starts none."""
+    keys = {*config.hydra.launcher}
+    return next((each for each in launchers() if keys > {*each.queue_keys} > set()), None)

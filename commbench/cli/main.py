@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import stat
 import sys
@@ -23,6 +24,7 @@ from commbench.core.errors import (
     process_limit,
 )
 from commbench.core.extras import missing_package
+from commbench.core.launchers import launchers, usual_programs
 from commbench.core.suggestions import did_you_mean
 from commbench.core.terminal import print_error
 from commbench.results.run_folder import is_utf8
@@ -34,7 +36,7 @@ from commbench.runtime.signals import SIGNAL_STATUS
 
 from .options import CommandParser
 
-USAGE = """\
+USAGE = f"""\
 commbench measures how fast ranks communicate over gloo, MPI and NCCL, and how certain that is.
 
   commbench backend=mpi sizes=[8,1MiB] timing=quick
@@ -49,6 +51,8 @@ read results
   commbench report PATH...          what is fastest and what is slow; --html FILE: a page
   commbench compare BASE NEW        a verdict for each case: SLOWER, SUSPECT, FASTER, SAME, ...
   commbench export PATH...          the results as CSV
+  commbench import FILE...          results of nccl-tests, OSU, iperf3, ... as runs like any other
+  commbench reference add RUN...    make a run the value of what is normal on its machine
 check a cluster
   commbench locate KEY=VALUE...     which node is slow, in rounds of pairs of nodes
   commbench accept PATH...          PASS, FAIL or SUSPECT for each case, against healthy runs
@@ -64,9 +68,8 @@ A range of sizes:                   sizes=8..8GiB (times 2), sizes=8..1MiB*4 (ti
 A run for each value:               commbench -m backend=gloo,mpi trial=0,1,2
 What would run, without running:    plan=true
 In zsh, quote brackets and stars:   'sizes=[8,1KiB]' 'sizes=8..1MiB*4'
-With ranks of another launcher:     torchrun|mpirun|srun ... commbench KEY=VALUE...
-On hosts that ssh can log in to:    launcher=ssh launcher.hosts=[a,b]
-
+With ranks of another launcher:     {"|".join(usual_programs())} ... commbench KEY=VALUE...
+{"".join(launcher.usage for launcher in launchers())}
 Exit status: 0 every case is ok, or skipped for a reason; 1 a case failed, was wrong or missed a
 bound of expect; 2 the configuration is impossible; 3 ranks, results or text were lost; 130, 143
 interrupted."""
@@ -76,6 +79,8 @@ COMMANDS = {  # command with its own options -> module, function
     "show": ("commbench.cli.show", "show"),
     "compare": ("commbench.cli.compare", "compare_command"),
     "export": ("commbench.cli.export", "export"),
+    "import": ("commbench.features.imports.command", "import_results"),
+    "reference": ("commbench.features.documents.command", "reference"),
     "replay": ("commbench.replay.command", "replay"),
     "resume": ("commbench.cli.run", "resume"),
     "ab": ("commbench.cli.ab", "ab"),
@@ -86,6 +91,7 @@ COMMANDS = {  # command with its own options -> module, function
     "doctor": ("commbench.cli.doctor", "doctor"),
 }
 MEASURING_COMMANDS = ("resume", "ab", "locate", "watch")
+OTHER_PROGRAM = re.compile(r"osu_|\w+_perf$")  # of OSU and nccl-tests
 OTHER_COMMANDS = ("run", "help")
 OTHER_WORDS = {  # that are options or settings here
     "list": "commbench --keys or --operations",
@@ -214,6 +220,10 @@ def _run_command(words: list[str]) -> int:
         from commbench.cli.rank import run_started
 
         return run_started()
+    if OTHER_PROGRAM.match("".join(words[:1])):
+        from commbench.cli.short_forms import expanded
+
+        words = expanded(words)
     # before the options of a mistyped command
     _check_words([word for word in words[:1] if word[:1] != "-"])
     parser = CommandParser(
@@ -281,10 +291,10 @@ def _word_hint(word: str) -> str:
     """`did you mean benchmark=p2p_latency? `, or empty."""
     if word in OTHER_WORDS:
         return f"did you mean {OTHER_WORDS[word]}? "
+    from commbench.cli.short_forms import short_forms
     from commbench.config.compose import ConfigComposer
-    from commbench.report.osu import OSU_PROGRAMS
 
-    meant = {program.name: f"benchmark={name} writer=osu" for name, program in OSU_PROGRAMS.items()}
+    meant = {program: program for program in short_forms()}
     with ConfigComposer() as composer:
         for group in ("experiment", "benchmark", "backend"):
             meant |= {name: f"{group}={name}" for name in composer.options(group)}

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from shutil import which
 from typing import Any, NoReturn
 
 from commbench.core.errors import ConfigError, Unreadable
@@ -17,6 +19,7 @@ from commbench.stats.thresholds import SMALLEST_CHANGE
 LARGEST_NUMBER = 10**18 - 1
 SPAN_UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 SPAN = re.compile(r"(\d{1,9})(s|min|h|d)")
+PROGRAM = "commbench"
 LAST = "last"
 RESULTS = "results"  # where runs are stored unless output says another folder
 LAUNCH_OPTION = re.compile(r"--local[-_]rank=\d+")
@@ -125,7 +128,15 @@ def show_command(folders: Sequence[Path]) -> str:
     here = [path.removeprefix(f"{Path.cwd()}/") for path in paths]
     with suppress(ConfigError, Unreadable):
         here = [LAST] if here == _last_runs() else here
-    return f"commbench show {shlex.join(here)} --flags"
+    return f"{shlex.join(_called())} show {shlex.join(here)} --flags"
+
+
+def _called() -> list[str]:
+    """The words that call commbench from here, as its path where a shell does not find it."""
+    program = Path(sys.argv[0])
+    if program.name != PROGRAM:
+        return [sys.executable, "-m", PROGRAM] if program.name == "__main__.py" else [PROGRAM]
+    return [PROGRAM if which(PROGRAM) else str(program).removeprefix(f"{Path.cwd()}/")]
 
 
 def check_file(option: str, name: str) -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from commbench.config.expectations import EXPECT_NORMAL, KNOWN_VALUES
 from commbench.config.settings import SEARCH, Job, received
+from commbench.core.annexes import needed_annex
 from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError, WorldBroken
 from commbench.core.states import UNFINISHED, CaseStatus, Phase
@@ -119,7 +121,7 @@ def run_session(
         sweep = os.environ.get(SWEEP) or None
         config_dir = os.environ.get(CONFIG_DIR)
         request = Request(
-            job, sweep, folder, earlier, config_dir, verdict_on_normal, has_parent, problem
+            job, sweep, folder, earlier, config_dir, _verdict_on_normal, has_parent, problem
         )
         return run_in_world(request, identity)
     finally:
@@ -159,26 +161,10 @@ def _earlier_starts(job: Job, folder: str, resume: Resume) -> EarlierStarts:
     return EarlierStarts(resume, run, recorded, reasons, visits)
 
 
-def verdict_on_normal(folder: str) -> Verdict:
-    """Compare a run with the known values of its machine: missed by a case that is more than 1.5
-    times slower, or beyond the threshold of a check. Guesses do not count."""
-    from commbench.analysis.normal import NO_VALUE, SLOW
-    from commbench.report.summary import Summary, read_results
-
-    every = Summary(read_results([folder])).judged
-    judged = [each for each in every if not each.reference.guess]
-    missed = [
-        f"expect=normal: {each.case} has {each.measured}, not {each.expected}"
-        f" ({each.reference.title}; {each.reference.origin}); {each.causes}"
-        for each in judged
-        if each.verdict == SLOW
-    ]
-    nothing = (
-        f"expect=normal: {NO_VALUE} and these cases; label=MACHINE names one that was not detected"
-    )
-    return Verdict(
-        len(judged) - len(missed), len(missed), tuple(missed), () if judged else (nothing,)
-    )
+def _verdict_on_normal(folder: str) -> Verdict:
+    module = needed_annex(KNOWN_VALUES, f"expect={EXPECT_NORMAL}")
+    verdict: Verdict = module.verdict_on_normal(folder)
+    return verdict
 
 
 def earlier_visits(folder: str | Path, case_ids: Collection[str]) -> dict[str, EarlierVisits]:

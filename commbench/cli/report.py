@@ -18,7 +18,6 @@ from commbench.report.summary import Summary, read_results
 from commbench.results.load import find_runs, ignore, load_run
 from commbench.runtime.folder_lock import is_measured_into
 
-from . import annexes
 from .options import CommandParser, check_file, whole_number, with_last_runs, write_file
 from .show import CONSOLE, rows_of, shown_text
 
@@ -69,9 +68,7 @@ def report(words: list[str]) -> int:
     summary = Summary(results, is_measured_into)
     for line in results.problems:
         print(printable(f"left out: {line}"), file=sys.stderr)
-    parts = [part.sections(options.paths, results) for part in annexes.report_parts()]
-    more = list(chain.from_iterable(parts))
-    listed = sections(summary, read_raw_data(results) if files else RawData(), more)
+    listed = sections(summary, read_raw_data(results) if files else RawData())
     for form, name in files.items():
         write_file(f"--{form}", name, _content(form, summary, listed))
     if options.markdown:

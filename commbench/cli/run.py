@@ -45,7 +45,6 @@ from commbench.runtime.launchers.registry import (
     detect,
     launcher_of,
     mpi_library,
-    own_variables,
 )
 from commbench.runtime.launchers.requirements import (
     check_experiment,
@@ -59,7 +58,7 @@ from commbench.runtime.recovery import FINISHED, Resume, count_suspect
 from commbench.runtime.world_end import end_interrupted, has_launches_left
 
 from . import annexes
-from .jobs import differing_words, interrupted_status, print_answer, starts_ranks, swept
+from .jobs import differing_words, interrupted_status, launcher_below, print_answer, swept
 from .options import CommandParser
 from .plans import print_plan, print_plans
 from .rank import identity_here, run_rank, run_session
@@ -81,7 +80,7 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
         if identity is not None:
             return _run_in_given_world(requested, identity)
         config = composer.hydra_config(overrides) if requested.fresh_worlds else None
-        elsewhere = config is not None and starts_ranks(config)
+        elsewhere = config is not None and launcher_below(config) is not None
         check_experiment(requested, elsewhere)
         jobs: Sequence[Job] = requested.jobs
         staged = annexes.stages()
@@ -352,7 +351,7 @@ def _run_locked(job: Job, folder: str, resume: Resume | None) -> int:
     library = mpi_library(settings.backend, launcher)
     restarts_left = settings.budget.restarts
     while True:
-        spec = launch.WorldSpec(job, launcher, library, layout, folder, own_variables(), resume)
+        spec = launch.WorldSpec(job, launcher, library, layout, folder, resume)
         try:
             with _naming_the_rest(folder):
                 status = launch.start(spec)

@@ -13,15 +13,19 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hydra import compose, initialize_config_module
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from omegaconf.resolvers import oc
 from yaml import YAMLError  # type: ignore[import-untyped]
 
+from commbench.core.annexes import feature_packages
 from commbench.core.errors import ConfigError, no_permission
 from commbench.core.secrets import is_secret
 from commbench.core.states import STAGES
@@ -45,6 +49,7 @@ from .user_files import search_path
 EVERY = "all"  # benchmark=all
 ENV_RESOLVER = "oc.env"
 COMPOSED_GROUPS = (*GROUPS, "experiment")
+MODEL = "backend.model."  # keys of a planted machine, which is no variable of a case
 EXPERIMENT = "experiment="
 SOAK = "timing=soak"
 SOAK_KEYS = ("timing.duration_s", "timing.interval_s")  # only this timing has them
@@ -68,6 +73,14 @@ def working_folder() -> Path:
         ) from error
 
 
+class FeatureFiles(SearchPathPlugin):
+    """Experiments lie with their features."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for package in feature_packages():
+            search_path.append("commbench", f"pkg://{package}")
+
+
 class ConfigComposer:
     """Context in which Hydra composes commbench's configuration, with a folder of the user's own
     files."""
@@ -88,6 +101,7 @@ class ConfigComposer:
 
     def __enter__(self) -> ConfigComposer:
         GlobalHydra.instance().clear()
+        Plugins.instance().register(FeatureFiles)
         self._context = initialize_config_module(
             "commbench.conf", version_base="1.3", job_name="commbench"
         )
@@ -311,7 +325,16 @@ def _sweep_points(overrides: Iterable[Override]) -> list[list[str]]:
                 f"{override.input_line} is not a list of values; list the values: -m KEY=A,B"
             )
         choices[key] = [f"{key}={value}" for value in values]
-    return [list(point) for point in product(*choices.values())]
+    points = [list(point) for point in product(*choices.values())]
+    models = [key for key in choices if key.startswith(MODEL) and len(choices[key]) > 1]
+    return points if "label" in choices else [_labelled(point, models) for point in points]
+
+
+def _labelled(point: list[str], models: Sequence[str]) -> list[str]:
+    """A label tells the rows of different models apart, which have the same variables."""
+    own = [word.removeprefix(MODEL) for word in point if word.partition("=")[0] in models]
+    label = " ".join(own).translate({ord("="): " ", ord("'"): None, ord('"'): None})
+    return [*point, f"label='{label}'"] if own else point
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from commbench.results.columns import CASES
 from .user_files import bounded_yaml
 
 EXPECT_NORMAL = "normal"  # expect=normal
+KNOWN_VALUES = "commbench.features.documents.expectation"  # which knows what is normal
 EXPECTATION = re.compile(
     r"(?:(?P<benchmark>[^\W\d]\w*):)?(?:(?P<layout>\d+x\d+):)?"
     r"(?:(?P<first>[^:.]+(?:\.\d[^:.]*)?)\.\.(?P<last>[^:]+):)?"

@@ -10,12 +10,13 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from commbench.benchmarks.each_node import REFUSED_AXES
 from commbench.benchmarks.traffic import parse_traffic
+from commbench.core.annexes import needed_annex
 from commbench.core.case import Benchmark
 from commbench.core.errors import ConfigError
 from commbench.core.features import needed_part
@@ -41,7 +42,7 @@ from commbench.core.variables import (
 from commbench.hardware.network import check_interface, told_rates
 from commbench.results.writer import Writer
 
-from .expectations import EXPECT_NORMAL, Expectation, expectations, with_bounds
+from .expectations import EXPECT_NORMAL, KNOWN_VALUES, Expectation, expectations, with_bounds
 from .keys import (
     KEY_TABLE,
     TIMERS,
@@ -287,7 +288,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         expect=expectations(
             read("expect"), [benchmark.name for benchmark in benchmarks], read("expect_by")
         ),
-        expect_normal=EXPECT_NORMAL in read("expect"),
+        expect_normal=_expects_normal(read("expect")),
         profile=_checked_profile(read("profile"), backend),
         label=read("label") or "",
         output=read("output") or "results",
@@ -411,6 +412,14 @@ def _checked_search(
     if set(read("overlap")) != {"none"}:
         raise ConfigError("pairs=search times messages alone; use overlap=none")
     return search
+
+
+def _expects_normal(words: Container[Any]) -> bool:
+    """Raises ConfigError where nothing is there that knows what is normal."""
+    if EXPECT_NORMAL not in words:
+        return False
+    needed_annex(KNOWN_VALUES, f"expect={EXPECT_NORMAL}").check_known_values()
+    return True
 
 
 def _checked_profile(folder: str | None, backend: Backend) -> str | None:

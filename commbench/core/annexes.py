@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pkgutil
 from importlib import import_module
 from typing import Any
 
 from .errors import ConfigError
+
+ANNEXES = ("commbench.cluster", "commbench.replay")
+FEATURES = "commbench.features"
 
 
 def annex(module: str) -> Any | None:
@@ -22,6 +26,14 @@ def needed_annex(module: str, user: str) -> Any:
     """The module, which `user` needs; raises ConfigError where its annex is not there."""
     found = annex(module)
     if found is None:
-        package = module.rpartition(".")[0]
+        depth = 3 if module.startswith(FEATURES) else 2
+        package = ".".join(module.split(".")[:depth])
         raise ConfigError(f"{user} needs {package}, which is not there")
     return found
+
+
+def feature_packages() -> list[str]:
+    """The folders of `features` that are there."""
+    folder = annex(FEATURES)
+    found = () if folder is None else pkgutil.iter_modules(folder.__path__)
+    return [f"{FEATURES}.{each.name}" for each in found]

@@ -139,6 +139,14 @@ def single_pair(text: str | None) -> Pair | None:
     return pairs[0] if len(pairs) == 1 else None
 
 
+def link_of(layout_text: str, pair_text: str | None) -> Link:
+    """Of the first pair in the text of Case.pair; without one, of all ranks of the layout."""
+    layout = Layout.parse(layout_text)
+    if pairs := parse_pairs(pair_text):
+        return layout.link(pairs[0])
+    return ACROSS_NODES if layout.nodes > 1 else SAME_NODE
+
+
 def ends_of_pair(text: str | None) -> dict[str, int | None]:
     """The columns source and destination for the text of Case.pair; None unless it is a single
     pair."""

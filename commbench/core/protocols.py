@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 from .case import RankIdentity, World, options_text
 from .layout import Layout
 from .program import BufferSpec, Pattern, Program, View
-from .variables import Case, Device, Engine, Ipc, Mode, Staging
+from .variables import Case, Device, Engine, Ipc, Mode, Registration, Staging
 
 # in Communicator.facts: the ranks in the order in which the library's log numbers them
 GROUP_ORDER = "group_order"
 
 Launchers = Literal["any", "starts_mpi", "none"]
+Texts = tuple[str, ...]
+Pairs = tuple[tuple[str, Any], ...]
 
 
 class Buffer(Protocol):
@@ -47,7 +49,7 @@ class Runner(Protocol):
     step."""
 
     progress: NDArray[np.int64]
-    calls: tuple[str, ...]
+    calls: Texts
 
     def __call__(self, n: int) -> NDArray[np.int64]:
         """Run n repetitions and return stamps [hosted, n, 2] in ns. Raises CommunicationError."""
@@ -141,6 +143,15 @@ class Communicator(Protocol):
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         """Raises MemoryError."""
 
+    def registered_memory(self, registration: Registration) -> AbstractContextManager[None]:
+        """What is allocated in the block is registered by the next `prepare`, in backends whose
+        axes name it."""
+        return nullcontext()
+
+    def release_memory(self) -> None:
+        """End the registration: the buffers are no longer used."""
+        return None
+
     def prepare(
         self,
         programs: Mapping[int, Program],
@@ -201,7 +212,7 @@ class Backend(Protocol):
     # itself)
     launchers: ClassVar[Launchers] = "any"
     engines: ClassVar[tuple[Engine, ...]] = ("python",)  # engine=auto is the first
-    axes: ClassVar[tuple[str, ...]] = ()  # its own independent variables, such as streams
+    axes: ClassVar[Texts] = ()  # its own independent variables, such as streams
     threads_per_rank: ClassVar[int] = 1  # busy during a measurement
     # one call sends all messages to a peer that are posted before a wait
     joins_messages: ClassVar[bool] = False
@@ -269,15 +280,30 @@ class Backend(Protocol):
     def open(self, world: World, control: Control, device: Device) -> Communicator: ...
 
 
+class RankVariables(NamedTuple):
+    """What a launcher says of the variables that its ranks have."""
+
+    own: Texts = ()  # prefixes of what it exports; no launcher forwards that to its ranks
+    recorded: Texts = ()  # prefixes of what run.json has
+    # prefixes of what run.json has not, because the launcher sets it and no user. Nor has it what
+    # differs between ranks: names that end in one of RANK_WORDS (hardware/machine_facts.py)
+    internal: Texts = ()
+    worlds: Texts = ()  # with those of other launchers, they differ between any two worlds
+    terminals: Texts = ()  # only of ranks that a user may type commands into
+
+
 class Launcher(Protocol):
     """A program that starts ranks: how it is called, how its ranks are recognised and where they
     meet.
 
-    Launchers inherit from this class for its defaults. conf/launcher/NAME.yaml belongs to class
-    Name in launchers/NAME.py.
+    Launchers inherit from this class for its defaults. `_target_` of conf/launcher/NAME.yaml is the
+    class of launcher NAME.
     """
 
     name: ClassVar[str]
+    # what a user calls to start its ranks without commbench, the usual program first
+    programs: ClassVar[Texts] = ()
+    usage: ClassVar[str] = ""  # a line of commbench --help, beside those about all launchers
     # The order in which launchers try to recognise a rank, and in which they are defaults; the
     # first match wins. So a launcher that may run inside the tasks of another one needs the lower
     # number, and so does one that exports the variables of another one (PMI_RANK). Where these two
@@ -292,11 +318,13 @@ class Launcher(Protocol):
     is_called_per_node: ClassVar[bool] = False
     # whether the rank server forks its ranks; `command` starts the rank server
     forks: ClassVar[bool] = False
-    # prefixes of the variables that this launcher exports to its ranks; no launcher forwards them
-    # to its own ranks
-    own_variables: ClassVar[tuple[str, ...]] = ()
+    variables: ClassVar[RankVariables] = RankVariables()
+    fact_scopes: ClassVar[str] = ""  # their rows in the table of results/fact_scopes.py
     # settings of libraries that `environment` may have, whichever library the ranks load
-    library_settings: ClassVar[tuple[str, ...]] = ()
+    library_settings: ClassVar[Texts] = ()
+    mpi_options: ClassVar[str] = ""  # which of its options belong to which MPI library
+    # keys of each Hydra launcher that starts the ranks of a job with this launcher, see `queued`
+    queue_keys: ClassVar[Texts] = ()
 
     @property
     def has_allocation(self) -> bool:
@@ -319,6 +347,10 @@ class Launcher(Protocol):
         it.
 
         Raises ConfigError if its variables contradict each other."""
+
+    def foreign(self, identity: RankIdentity, environ: Mapping[str, str]) -> str | None:
+        """Why a process is not the rank that `detect` returns; None if it may be."""
+        return None
 
     def address(self, environ: Mapping[str, str]) -> tuple[str, int] | None:
         """The host and port where the ranks meet, by variables that this launcher or its program
@@ -355,6 +387,11 @@ class Launcher(Protocol):
 
         By default one thread per rank, as torchrun sets it."""
         return {"OMP_NUM_THREADS": "1"}
+
+    def queued(self, layout: Layout, library: str | None, output: str) -> Pairs:
+        """The settings of a Hydra launcher with `queue_keys` that make it start such a world, whose
+        logs belong below `output`; see `command` for `library`. Raises ConfigError."""
+        return ()
 
     def manual_command(self, layout: Layout, worker: Sequence[str]) -> str | None:
         """The command for a user to start such a world if this process can't; None if there is

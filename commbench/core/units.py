@@ -4,7 +4,7 @@ GB/s is 10^9 B/s."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, isfinite, log10
 from typing import Any
@@ -146,6 +146,11 @@ def about_duration(seconds: float) -> str:
 def plural(count: int, singular: str, several: str) -> str:
     """1 launch, 2 launches."""
     return f"{count} {singular if count == 1 else several}"
+
+
+def word_list(words: Sequence[str], last: str) -> str:
+    """`a, b and c` of several words, for `and`."""
+    return f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
 def format_factor(value: float) -> str:

@@ -36,6 +36,8 @@ Gaps = Literal["none", "sleep", "matmul"]
 Splits = Literal["even", "resampled"]
 Overlap = Literal["sleep", "memory", "matmul"]
 PayloadName = Literal["rounding"]
+Registration = Literal["none", "local", "symmetric"]
+Until = Literal["open", "first_call"]
 Timed = Literal["communication", "compute", "compute_beside", "together"]
 Options = tuple[tuple[str, str], ...]  # names and values, sorted
 
@@ -253,6 +255,21 @@ class Variables:
         axis=True,
         applies_to="operation",
     )
+    until: Until | None = variable(
+        "of opening a communicator: until it is open, or has done its first call (a barrier)",
+        default=None,
+        choices=get_args(Until),
+        axis=True,
+        applies_to="operation",
+    )
+    split: int | None = variable(
+        "groups of neighbours that a communicator is split into",
+        default=None,
+        choices=(),
+        least=1,
+        axis=True,
+        applies_to="operation",
+    )
     buffers: BufferUse | None = variable(
         "own: each message of a window has its own memory; shared: all share one buffer",
         default=None,
@@ -295,6 +312,12 @@ class Variables:
         choices=get_args(Ipc),
         shown=False,
         beside=True,
+    )
+    registration: Registration = variable(
+        "what the library registers its buffers as: none, local, symmetric (windows)",
+        default="none",
+        choices=get_args(Registration),
+        axis=True,
     )
     interface: str | None = variable(
         "network interface as requested", default=None, choices=(), shown=False, beside=True
@@ -392,6 +415,7 @@ class Case(Variables):
             timer=self.timer,
             device=self.device,
             staging=self.staging,
+            registration=self.registration,
         )
 
     def __str__(self) -> str:
@@ -418,6 +442,7 @@ class Mode:
     timer: TimerName = "host"
     device: Device = "cpu"
     staging: Staging = "none"
+    registration: Registration = "none"
     connected: bool = False
     samples: int = 1
     groups: Mapping[tuple[int, ...], Any] = field(default_factory=dict, compare=False)

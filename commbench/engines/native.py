@@ -252,6 +252,13 @@ def _native_stream(
     return 0
 
 
+def _native_call_with_handle(function: int, where: int) -> int:
+    """A C function of one handle, which an earlier call has written to that address: a callee that
+    takes a C int reads its first half, on a machine that stores the low bytes first."""
+    code: int = _c_call(function, (carray(_address_as_void_pointer(where), (1,), int64)[0],))
+    return code
+
+
 @lru_cache
 def _compiled_address(function: Callable[..., int]) -> int:
     """Of a function of integers as machine code. Compiled when it is first used: most programs
@@ -259,6 +266,11 @@ def _compiled_address(function: Callable[..., int]) -> int:
     count = len(inspect.signature(function).parameters)
     signature = int32(*[int64] * count)
     return int(cfunc(signature, cache=cache_problem is None)(function).address)
+
+
+def call_with_handle(name: str, function: int, where: int) -> NativeCall:
+    """A call of that C function with the handle that is at an address by then."""
+    return NativeCall(name, _compiled_address(_native_call_with_handle), (function, where))
 
 
 def native_compute(step: Compute) -> tuple[NativeCall, Any]:

@@ -1,1 +1,1 @@
-"""Features: a folder each, which can be deleted; see core/features.py."""
+"""A folder for each feature: deleting it takes the feature away, and nothing else changes."""

@@ -21,6 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from commbench.core.launchers import rank_variables
 from commbench.core.secrets import MASK, is_secret, mask
 from commbench.results.fact_scopes import MISSING, is_unknown, scope_of
 
@@ -60,18 +61,14 @@ LIBRARY_FOLDERS = (
 
 RECORDED_PREFIXES = (
     *("GLOO_", "NCCL_", "TORCH_", "PYTORCH_", "CUDA_", "COMMBENCH_"),
-    *("OMPI_", "PMIX_MCA_", "PRTE_MCA_", "MPICH_", "MPIR_", "MV2_", "MPI4PY_", "UCX_", "FI_"),
-    *("OMP_", "GOMP_", "KMP_", "MKL_", "NUMBA_", "SLURM_"),
+    *("OMPI_", "MPICH_", "MPIR_", "MV2_", "MPI4PY_", "UCX_", "FI_"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "NUMBA_"),
 )
 RECORDED_NAMES = frozenset(
     {"MASTER_ADDR", "MASTER_PORT", "PYTHONHASHSEED", "LD_LIBRARY_PATH", "LD_PRELOAD"}
 )
 RANK_WORDS = frozenset(
     {"RANK", "RANKID", "LOCALRANKID", "PROCID", "LOCALID", "NODEID", "GTIDS", "PID", "VPID", "FD"}
-)
-LAUNCHER_INTERNAL = (
-    *("OMPI_FILE_LOCATION", "OMPI_ARGV", "OMPI_COMMAND", "OMPI_FIRST_RANKS"),
-    *("OMPI_MCA_orte_", "OMPI_MCA_ess"),
 )
 DIGEST = " sha256:"
 DIGEST_DIGITS = 16
@@ -172,18 +169,19 @@ def environment_facts(environ: Mapping[str, str] = os.environ) -> Facts:
 
 
 def is_recorded(name: str) -> bool:
-    """Whether a variable is recorded: its name begins with one of RECORDED_PREFIXES or is one of
-    RECORDED_NAMES, unless
+    """Whether a variable is recorded: its name begins with one of RECORDED_PREFIXES or of a
+    launcher's, or is one of RECORDED_NAMES, unless
     - its last word is one of RANK_WORDS: a launcher sets it to a different value on each rank or
       node;
-    - it begins with one of LAUNCHER_INTERNAL: a launcher's daemon sets it for its ranks, not a
-      user.
+    - it is internal to a launcher.
 
     CUDA_VISIBLE_DEVICES may differ between ranks, too, but is recorded: whether CUDA IPC works
     depends on it.
     """
+    of_launchers = rank_variables()
     if name not in RECORDED_NAMES and (
-        not name.startswith(RECORDED_PREFIXES) or name.startswith(LAUNCHER_INTERNAL)
+        not name.startswith(RECORDED_PREFIXES + of_launchers.recorded)
+        or name.startswith(of_launchers.internal)
     ):
         return False
     return name.upper().rpartition("_")[2] not in RANK_WORDS

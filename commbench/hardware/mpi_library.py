@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from commbench.core.errors import CommbenchError, ConfigError
+from commbench.core.launchers import launchers
 
 from .cuda import NO, includes_any
 from .sources import NoReading, command_output, fact_text, mapped_files
@@ -45,7 +46,6 @@ OPEN_MPI_RANK = "OMPI_COMM_WORLD_RANK"
 PMI_RANK = "PMI_RANK"
 PMIX_RANK = "PMIX_RANK"
 MVAPICH_RANK = "MV2_COMM_WORLD_RANK"
-RANKS = (OPEN_MPI_RANK, MVAPICH_RANK, PMI_RANK, PMIX_RANK, "SLURM_PROCID")
 HYDRA_LOCAL_RANK = "MPI_LOCALRANKID"
 THREADS = ("single", "funneled", "serialized", "multiple")
 CHOICES = "auto, openmpi, mpich or the full path of a libmpi.so"
@@ -129,8 +129,9 @@ def find(choice: str) -> MpiLibrary | None:
     return None
 
 
-def load_mpi(library: str, threads: str) -> Any:
-    """mpi4py's MPI module, initialised at this thread level with the chosen library.
+def load_mpi(library: str, threads: str, records_ucx: bool = False) -> Any:
+    """mpi4py's MPI module, initialised at this thread level with the chosen library; `records_ucx`:
+    what UCX logs meanwhile, which rank 0 keeps.
 
     Raises ConfigError if the launcher of the other library started this rank: under Open MPI's
     mpirun, MPICH aborts in MPI_Init; under MPICH's, each rank of Open MPI would have a world of its
@@ -153,10 +154,9 @@ def load_mpi(library: str, threads: str) -> Any:
         os.environ["MPI4PY_LIBMPI"] = chosen.path
     mpi4py.rc.initialize = False
     mpi4py.rc.finalize = True
-    # mpi4py loads the library, and UCX with it; rank 0 records
+    # mpi4py loads the library, and UCX with it
     is_loaded = "mpi4py.MPI" in sys.modules
-    is_recording = is_rank_0(os.environ) and not is_loaded
-    with ucx_log().begun(os.environ) if is_recording else nullcontext():
+    with ucx_log().begun(os.environ) if records_ucx and not is_loaded else nullcontext():
         from mpi4py import MPI
 
         if not MPI.Is_initialized():
@@ -201,17 +201,12 @@ def library_name(mpi: Any) -> str:
 
 def launcher_mismatch(expected: int, mpi: Any) -> str:
     """The message about a launcher that belongs to another MPI library."""
+    options = "; ".join(filter(None, (launcher.mpi_options for launcher in launchers())))
     return (
         f"the launcher started {expected} ranks but {library_name(mpi)} sees {mpi.COMM_WORLD.size}:"
-        " this MPI library does not belong to the launcher; start with its own launcher (with"
-        f" srun: --mpi=pmi2 for MPICH, --mpi=pmix for Open MPI) or set backend.library ({CHOICES})"
+        " this MPI library does not belong to the launcher; start with its own launcher"
+        f" ({options}) or set backend.library ({CHOICES})"
     )
-
-
-def is_rank_0(environ: Mapping[str, str]) -> bool:
-    """Whether this is rank 0, by the first of RANKS that is there: mpirun's ranks inherit the
-    SLURM_PROCID of a batch script."""
-    return next((environ[name] for name in RANKS if name in environ), None) == "0"
 
 
 def launcher_kind(environ: Mapping[str, str]) -> MpiKind | None:

@@ -225,6 +225,8 @@ class _Planner:
                 continue
             # one buffer for all messages of a window is meant to be used again
             usual_cache = "warm" if axes["buffers"] == "shared" else benchmark.cache
+            if axes["registration"] != "none":  # a graph must not replay one buffer (nccl#1924)
+                usual_cache = "rotate"
             case = Case(
                 benchmark=benchmark.name,
                 backend=settings.backend.name,
@@ -472,6 +474,8 @@ def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: 
             f"{case.backend} sends messages between ranks; it does not measure copies between host"
             " and device"
         )
+    if case.registration != "none" and "registration" not in settings.backend.axes:
+        return f"{case.backend} can't register its buffers; use registration=none or backend=nccl"
     if case.device not in settings.backend.devices:
         return f"{case.backend} does not run on {case.device}"
     if case.engine not in settings.backend.engines:

@@ -16,10 +16,10 @@ from commbench.core.units import (
     format_seconds,
     plural,
 )
+from commbench.results.foreign_readers import left_out_texts
 
 from .analysis import Signature, exposure, signatures
 from .operations import RecordedCall
-from .readers.registry import left_out_texts
 from .training_job import TrainingJob
 from .waiting import HEAVIEST, Late, Waiting, waiting_of
 

@@ -16,8 +16,7 @@ from typing import Any
 from commbench.core.errors import Unreadable
 from commbench.core.foreign import LARGEST_INTEGER
 from commbench.core.terminal import one_line
-
-from .trace_files import TraceFile
+from commbench.results.foreign_files import ForeignFile
 
 SEPARATOR = re.compile(r"\}\s*,\s*\{")
 SPACE = re.compile(r"\s*")
@@ -50,7 +49,7 @@ class JsonList:
 
     def __init__(
         self,
-        file: TraceFile,
+        file: ForeignFile,
         key: str,
         wanted: Sequence[str] = (),
         skim: Callable[[str], bool] = bool,  # true of any text
@@ -278,7 +277,7 @@ def document_head(head: bytes) -> bytes:
     return text[document.start(1) :] if document else b""
 
 
-def small_document(file: TraceFile, content: bytes) -> Any:
+def small_document(file: ForeignFile, content: bytes) -> Any:
     """The JSON in a file of which all is read; raises ValueError."""
     try:
         text = content.decode("utf-8-sig")
@@ -299,7 +298,7 @@ def small_document(file: TraceFile, content: bytes) -> Any:
     return value
 
 
-def with_escapes(file: TraceFile, text: str) -> str:
+def with_escapes(file: ForeignFile, text: str) -> str:
     """The text with each backslash that begins no escape as one that stands for itself."""
     read = BACKSLASH.sub(lambda match: match[0] if match[1] is not None else r"\\", text)
     if read != text:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from commbench.core.states import INTERRUPTED, status_of_run
 from commbench.core.terminal import Terminal, printable
@@ -31,7 +31,7 @@ class Console(RowWriter):
 
     tables: bool = True
 
-    is_console: ClassVar[bool] = True
+    is_console = True
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
         super().begin(run, folder)

@@ -104,8 +104,8 @@ def preface(run: Mapping[str, Any], rows: Sequence[Row], tool: str) -> list[str]
             f"measured by commbench, printed in the columns of {tool}: run {run['run_id']}{label}"
         ),
         comment(
-            f"{backend_text(run)}, {world['size']} ranks, {world['nodes']} node(s),"
-            f" timing {run['timing']}"
+            f"{backend_text(run)}, {world.get('size', '?')} ranks,"
+            f" {world.get('nodes', '?')} node(s), timing {run['timing']}"
         ),
     ]
     shared = [

@@ -107,12 +107,17 @@ def _column(name: str, text: Callable[[Row], object], half: str | None = None) -
     return RowColumn(TableColumn(name, right=True), shown, half)
 
 
+def _wrong(row: Row) -> object:
+    """Another tool may not have checked."""
+    return NOT_MEASURED if row.wrong_elements is None else row.wrong_elements
+
+
 def _half(half: str) -> list[RowColumn]:
     return [
         _column("time", lambda row: number(row.median_s and row.median_s * 1e6), half),
         _column("algbw", lambda row: number(row.algbw_gb_per_s), half),
         _column("busbw", lambda row: number(row.busbw_gb_per_s), half),
-        _column("#wrong", lambda row: row.wrong_elements, half),
+        _column("#wrong", _wrong, half),
     ]
 
 

@@ -13,8 +13,9 @@ from commbench.results.row import Row
 from .listing import OWN_BUFFERS, Listing, comment, flag_lines, has_own_buffers, number, status_line
 from .row_table import RowColumn, RowTable, row_column
 
-MEANS = "the columns hold means, as OSU's do; quote the median"
+MEANS = "Median, low and high: median_s and its interval; the other columns hold means, as OSU's do"
 Value = Callable[[Row], "float | None"]
+Columns = tuple[tuple[str, Value], ...]
 
 
 def _microseconds(name: str) -> Value:
@@ -26,10 +27,19 @@ def _per_second(quantity: Callable[[Row], float]) -> Value:
     return lambda row: quantity(row) / row.mean_s if row.mean_s else None
 
 
-MEDIAN_TIME = ("Median(us)", _microseconds("median_s"))
-MEDIAN_RATE: tuple[str, Value] = (
-    "Median(MB/s)",
-    lambda row: row.message_bytes / 1e6 / row.median_s if row.median_s else None,
+def _rate(name: str) -> Value:
+    return lambda row: row.message_bytes / 1e6 / getattr(row, name) if getattr(row, name) else None
+
+
+MEDIAN_TIME: Columns = (
+    ("Median(us)", _microseconds("median_s")),
+    ("low(us)", _microseconds("ci_low_s")),
+    ("high(us)", _microseconds("ci_high_s")),
+)
+MEDIAN_RATE: Columns = (
+    ("Median(MB/s)", _rate("median_s")),
+    ("low(MB/s)", _rate("ci_high_s")),
+    ("high(MB/s)", _rate("ci_low_s")),
 )
 MB_PER_S = _per_second(lambda row: row.message_bytes / 1e6)
 
@@ -39,10 +49,10 @@ class OsuProgram:
     """`meaning` says what commbench writes into the columns, and how OSU's numbers differ."""
 
     name: str
-    columns: tuple[tuple[str, Value], ...]
+    columns: Columns
     meaning: tuple[str, ...]
     size: Literal["message", "block"] | None = "message"
-    median: tuple[str, Value] = MEDIAN_TIME
+    median: Columns = MEDIAN_TIME
 
 
 WINDOW_MEANING = "a sample is a window of messages and its answer; MB is 10^6 B"
@@ -131,7 +141,7 @@ class Osu(Listing):
 
     def table_lines(self, table: Sequence[Row], explained: bool) -> list[str]:
         program = OSU_PROGRAMS[table[0].benchmark]
-        columns = [*program.columns, *(() if self.strict else (program.median,))]
+        columns = [*(() if self.strict else program.median), *program.columns]
         first = f"{'# Size':<14}" if program.size else f"{'#':<2}"
         lines = RowTable(
             [{"": [row]} for row in table],
@@ -152,7 +162,13 @@ class Osu(Listing):
 
 
 def _column(name: str, value: Value) -> RowColumn:
-    return row_column(TableColumn(name, right=True), lambda row: number(value(row)))
+    """Scripts read every cell as a number."""
+
+    def text(row: Row) -> str:
+        known = value(row)
+        return "nan" if known is None else number(known)
+
+    return row_column(TableColumn(name, right=True), text)
 
 
 def _size_text(row: Row, program: OsuProgram) -> str:

@@ -11,23 +11,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from commbench.analysis.case_names import telling
 from commbench.analysis.slow_pairs import Matrix
 from commbench.core.texts import name_of, size_text
-from commbench.core.units import format_seconds, natural_key
+from commbench.core.units import natural_key
 from commbench.core.variables import brought_along
 from commbench.results.columns import grouped
 from commbench.results.row import Measured
 from commbench.stats.interval import Interval
 
 from .distributions import Launches
-from .documents import KnownCurve
 from .figures import (
-    BAD_COLOUR,
     BAND_OPACITY,
     GRID,
     PALETTE,
@@ -84,10 +82,29 @@ LARGEST_STEP = 3.0  # in usual steps; a longer one is a gap in the line
 LARGEST_WITH_NUMBERS = 16  # ranks; a larger matrix has colours only
 UNKNOWN = Interval(math.nan)
 FULL_SCALE = 2.0  # the ratio to the fastest of its class that has the darkest colour
+OVER_TIME = "rate_gb_per_s"  # of intervals, not a column of the rows
+
+
+class KnownCurve(NamedTuple):
+    """A published curve: sizes in bytes or times in seconds, and values in the unit of the column,
+    which is OVER_TIME for times."""
+
+    name: str
+    column: str
+    at: tuple[float, ...]
+    values: tuple[float, ...]
+
+
+def times_of(rates: Iterable[KnownCurve], message_bytes: int) -> list[KnownCurve]:
+    """The same curves as seconds of one message."""
+    return [
+        each._replace(values=tuple(message_bytes * 1e-9 / rate for rate in each.values))
+        for each in rates
+    ]
 
 
 @contextmanager
-def _drawn(title: str, size: tuple[float, float] = INCHES) -> Iterator[tuple[Axes, list[Figure]]]:
+def drawn(title: str, size: tuple[float, float] = INCHES) -> Iterator[tuple[Axes, list[Figure]]]:
     """Axes to draw on, and a list that has the figure at the end of the block."""
     import matplotlib
     from matplotlib.figure import Figure as Drawing
@@ -141,7 +158,7 @@ def _log_axis(
     return low, high
 
 
-def _linear_axis(
+def linear_axis(
     axis: Any, most: float, text: Callable[[float], str], label: str, whole: bool = False
 ) -> None:
     """From 0 to the largest value; `whole`: ticks at whole numbers only."""
@@ -201,7 +218,7 @@ def over_size(
     than 30 % are hollow. `known`: published curves, those of this quantity are drawn dotted."""
     is_time = quantity is MEDIAN
     label = TIME if is_time else f"{quantity.name} ({quantity.usual})"
-    with _drawn(f"{benchmark}: {label} over message size") as (axes, made):
+    with drawn(f"{benchmark}: {label} over message size") as (axes, made):
         every: list[float] = []
         sizes: list[float] = []
         for name, rows, colour, style in curves.drawn(benchmark):
@@ -246,7 +263,7 @@ def share_of_limit(curves: Curves, benchmark: str) -> list[Figure]:
     shares = [row.efficiency for row in rows if row.efficiency]
     if not shares:
         return []
-    with _drawn(f"{benchmark}: share of the {limit_text(rows)}") as (axes, made):
+    with drawn(f"{benchmark}: share of the {limit_text(rows)}") as (axes, made):
         for name, every, colour, style in curves.drawn(benchmark):
             known = [
                 (row.message_bytes, row.efficiency) for row in every if row.efficiency is not None
@@ -262,7 +279,7 @@ def share_of_limit(curves: Curves, benchmark: str) -> list[Figure]:
             )
         axes.axhline(1.0, color="black", linestyle=":", linewidth=1)
         _log_axis(axes.xaxis, [row.message_bytes for row in rows], bytes_text, "message")
-        _linear_axis(axes.yaxis, max(*shares, 1.0), percent_text, "share of the limit")
+        linear_axis(axes.yaxis, max(*shares, 1.0), percent_text, "share of the limit")
     return made
 
 
@@ -294,7 +311,7 @@ def _of_layouts(title: str, rows: Sequence[Measured], colours: Colours) -> list[
     layouts = sorted({row.layout for row in rows}, key=natural_key)
     told = [name for name in telling(rows) if name not in ("layout", *brought_along("layout"))]
     by_name = grouped(rows, lambda row: name_of(row, told))
-    with _drawn(title) as (axes, made):
+    with drawn(title) as (axes, made):
         for number, (name, own) in enumerate(by_name.items()):
             beside = (number - (len(by_name) - 1) / 2) * min(0.12, 0.8 / len(by_name))
             intervals = [MEDIAN.of(row) or UNKNOWN for row in own]
@@ -308,27 +325,6 @@ def _of_layouts(title: str, rows: Sequence[Measured], colours: Colours) -> list[
         axes.set_xlim(-0.5, len(layouts) - 0.5)
         axes.set_xlabel("layout (nodes x ranks per node)")
         _log_axis(axes.yaxis, [row.median_s for row in rows], seconds_text, TIME)
-    return made
-
-
-def waterfall(title: str, times: Sequence[tuple[str, float]]) -> list[Figure]:
-    """A bar per layer, the lowest first: light is the time of the layer below, dark is what this
-    layer adds."""
-    with _drawn(f"{title}: what each layer adds") as (axes, made):
-        before = 0.0
-        for number, (_, seconds) in enumerate(times):
-            axes.barh(number, before, color=GRID)
-            colour = BAD_COLOUR if number else QUIET_COLOUR
-            axes.barh(number, seconds - before, left=before, color=colour)
-            added = f"  (+{format_seconds(seconds - before)})" if number else ""
-            axes.annotate(
-                f" {format_seconds(seconds)}{added}", (seconds, number), va="center", fontsize=8
-            )
-            before = seconds
-        axes.set_yticks(range(len(times)), labels=[name for name, _ in times])
-        axes.invert_yaxis()
-        # room for the numbers
-        _linear_axis(axes.xaxis, 1.3 * times[-1][1], seconds_text, TIME)
     return made
 
 
@@ -348,7 +344,7 @@ def pair_matrix(matrix: Matrix, name: str) -> list[Figure]:
             shades[place[first], place[second]] = min(1.0, shade)
     _, unit = matrix.quantity
     side = max(2.8, min(9.0, 0.55 * len(ranks)))
-    with _drawn(f"{name} ({unit.name})", (side, side)) as (axes, made):
+    with drawn(f"{name} ({unit.name})", (side, side)) as (axes, made):
         axes.imshow(shades, cmap="YlOrBr", vmin=0.0, vmax=1.2)
         axes.grid(False)
         for pair, row in matrix.rows.items():
@@ -371,7 +367,7 @@ def pair_matrix(matrix: Matrix, name: str) -> list[Figure]:
 
 def distribution(title: str, launches: Launches) -> list[Figure]:
     """The cumulative distribution of the times of the repetitions, one line per launch."""
-    with _drawn(f"{title}: distribution") as (axes, made):
+    with drawn(f"{title}: distribution") as (axes, made):
         every: list[float] = []
         for number, (run_id, times) in enumerate(launches, start=1):
             values = np.quantile(times, SHARES).tolist()
@@ -388,7 +384,7 @@ def soak(title: str, line: pd.DataFrame, known: Sequence[KnownCurve] = ()) -> li
     """The median of each interval over time, with a band from minimum to maximum; a gap where
     nothing was measured. `known`: published curves."""
     columns = line[["at_s", "min_s", "median_s", "max_s"]].to_numpy().T
-    with _drawn(title, WIDE_INCHES) as (axes, made):
+    with drawn(title, WIDE_INCHES) as (axes, made):
         at, low, median, high = with_gaps(columns, LARGEST_STEP)
         axes.fill_between(at, low, high, color=PALETTE[0], alpha=BAND_OPACITY, linewidth=0)
         axes.plot(at, median, color=PALETTE[0], marker=".", markersize=4)
@@ -404,12 +400,12 @@ def stream(
 ) -> list[Figure]:
     """The rate of each interval at its end, beside published curves in GB/s."""
     rates = line["repetitions"] * repetition_bytes / line["busy_s"] * 8e-9
-    with _drawn(title, WIDE_INCHES) as (axes, made):
+    with drawn(title, WIDE_INCHES) as (axes, made):
         at_s, gbit = with_gaps(np.array([_interval_ends_s(line), rates]), LARGEST_STEP)
         axes.plot(at_s, gbit, color=PALETTE[0], marker=".", markersize=4)
         in_bits = [each._replace(values=tuple(8 * rate for rate in each.values)) for each in known]
         most = max([float(rates.max()), *_draw_known(axes, in_bits)])
-        _linear_axis(axes.yaxis, most, lambda rate: f"{rate:g}", "rate (Gb/s)")
+        linear_axis(axes.yaxis, most, lambda rate: f"{rate:g}", "rate (Gb/s)")
         axes.set_xlabel("time since the start (s)")
     return made
 
@@ -427,11 +423,11 @@ def full_speed(seconds: Sequence[float]) -> list[Figure]:
     """A histogram of the time from the start of a stream to the end of its first interval with
     95 % of the rate at its end."""
     title = "to the end of the first interval with 95 % of the rate at the end"
-    with _drawn(title) as (axes, made):
+    with drawn(title) as (axes, made):
         # around whole intervals of a time line
         edges = np.arange(-0.5, max(seconds) / FULL_SPEED_BIN_S + 1.5) * FULL_SPEED_BIN_S
         counts, _, _ = axes.hist(seconds, bins=edges.tolist(), color=PALETTE[2])
-        _linear_axis(
+        linear_axis(
             axes.yaxis, float(np.max(counts)), lambda count: f"{count:g}", "streams", whole=True
         )
         axes.set_xlabel("time (s)")
@@ -440,13 +436,13 @@ def full_speed(seconds: Sequence[float]) -> list[Figure]:
 
 def ramps(backend: str, seconds: Sequence[float]) -> list[Figure]:
     """A histogram of the time from the first call to 95 % of the steady rate."""
-    with _drawn(f"{backend}: from the first call to 95 % of the steady rate") as (axes, made):
+    with drawn(f"{backend}: from the first call to 95 % of the steady rate") as (axes, made):
         ends = _log_axis(axes.xaxis, seconds, seconds_text, "time")
         counts, _, _ = axes.hist(
             seconds, bins=np.geomspace(*ends, RAMP_BINS).tolist(), color=PALETTE[2]
         )
         most = float(np.max(counts))
-        _linear_axis(axes.yaxis, most, lambda count: f"{count:g}", "cases", whole=True)
+        linear_axis(axes.yaxis, most, lambda count: f"{count:g}", "cases", whole=True)
     return made
 
 
@@ -470,7 +466,7 @@ def time_line(title: str, lanes: Sequence[str], bars: Sequence[Bar], label: str)
     """A bar for each, coloured by name; lanes are named."""
     colours = Colours(list(dict.fromkeys(bar.name for bar in bars)))
     size = (WIDE_INCHES[0], 1.2 + 0.35 * len(lanes))
-    with _drawn(title, size) as (axes, made):
+    with drawn(title, size) as (axes, made):
         end_s = max((bar.begin_s + bar.duration_s for bar in bars), default=0.0)
         named = set[str]()
         for bar in bars:
@@ -486,5 +482,5 @@ def time_line(title: str, lanes: Sequence[str], bars: Sequence[Bar], label: str)
             named.add(bar.name)
         axes.set_yticks(range(len(lanes)), labels=list(lanes))
         axes.invert_yaxis()
-        _linear_axis(axes.xaxis, end_s, seconds_text, label)
+        linear_axis(axes.xaxis, end_s, seconds_text, label)
     return made

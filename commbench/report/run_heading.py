@@ -40,8 +40,10 @@ def heading(
 
 def _title(run: Mapping[str, Any], rows: Sequence[Row], varying: Sequence[str]) -> str:
     world = run["world"]
-    parts = [backend_text(run), plural(world["size"], "rank", "ranks")]
-    parts += [plural(world["nodes"], "node", "nodes"), f"timing {run['timing']}"]
+    counts = (("size", "rank", "ranks"), ("nodes", "node", "nodes"))
+    known = (plural(world[key], *words) for key, *words in counts if key in world)
+    parts = [backend_text(run), *known]
+    parts.append(f"timing {run['timing']}")
     for name in CONSTANT:
         values = [getattr(row, name) for row in rows if not is_usual(name, getattr(row, name))]
         if values and name not in varying:

@@ -16,7 +16,6 @@ from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
 from commbench.analysis.combined_row import Combined
 from commbench.analysis.group_gains import GAIN_HEADS, GAIN_MEANING, group_gains
-from commbench.analysis.layers import layers_of
 from commbench.analysis.overlaps import OVERLAP_HEADS, OVERLAP_MEANING
 from commbench.analysis.slow_pairs import CLASSES, Matrix
 from commbench.core.layout import pairs_text
@@ -28,18 +27,17 @@ from commbench.results.row import Row
 from . import plots
 from .compare_text import ab_notes, ab_sentence, comparison_table
 from .distributions import RawData, RowId
-from .documents import document_sections, known_curves, quiz_sections, soak_curves, times_of
+from .features import added_sections, curves_beside, doubts_on
 from .numbers import headline_table, lines_by_window, number_sections
 from .quantities import MEDIAN, has_bandwidth, in_full, quoted, text_with_unit
 from .section import Figure, Section, no_figures
 from .streams import is_stream_soak, repetition_bytes
-from .summary import GROUP_HEADS, LOST_HEADS, Summary, reference_note
+from .summary import GROUP_HEADS, LOST_HEADS, Summary
 from .table import Table
 
 MOST_ANSWERS = 5
 MOST_MACHINES = 8
 MOST_MATRICES = 12
-MOST_LAYERS = 6
 LARGEST_MATRIX = 64  # ranks; of a larger matrix only the classes are named
 PRIORITIES = {  # of columns that a narrow terminal may lack; the page has them all
     "takes": 2,
@@ -59,20 +57,22 @@ FIT_HEADS = ("benchmark", "case", "sizes", "alpha", "1 / beta", "n 1/2", "misses
 CASE_HEADS = ("case", "time", "bandwidth", "limit GB/s", "flags", "runs")
 
 
-def sections(summary: Summary, raw: RawData, more: Iterable[Section] = ()) -> list[Section]:
-    """All sections that have something to show; `more` are those that an annex adds, behind the
-    answers."""
+def sections(summary: Summary, raw: RawData) -> list[Section]:
+    """All sections that have something to show."""
+    added = partial(added_sections, summary=summary)
     every = chain(
         _answers(summary),
-        more,
+        added("answers"),
         map(_comparison, summary.results.comparisons),
-        quiz_sections(summary.results.rows, summary.results.records),
-        document_sections(summary.documents, summary.hardware),
+        added("comparisons"),
         _pairs(summary),
         _figures(summary, raw),
+        added("figures"),
         _choices(summary),
         number_sections(summary.combined),
+        added("numbers"),
         _checks(summary),
+        added("checks"),
         _origins(summary),
         _details(summary, raw),
     )
@@ -93,7 +93,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], title: str = "
 def _answers(summary: Summary) -> Iterator[Section]:
     """What to know first: the numbers of each benchmark, what they say, and how well they are
     known."""
-    sentences = summary.sentences()
+    sentences = summary.sentences(doubts_on(summary))
     headline = headline_table(summary.combined)
     named = dict.fromkeys((*summary.combined.notes, *summary.soaks.notes))
     notes = [*named, summary.scope(), summary.certainty(), summary.disturbances()]
@@ -139,9 +139,6 @@ def _figures(summary: Summary, raw: RawData) -> Iterator[Section]:
         )
     if len({row.layout for row in summary.combined.rows}) > 1:
         yield _drawn("Layouts (nodes x ranks per node)", partial(plots.by_layout, curves))
-    every = (row for benchmark in curves.rows for row in curves.of_benchmark(benchmark))
-    for layers in layers_of(every)[:MOST_LAYERS]:
-        yield _drawn("What a layer adds", partial(plots.waterfall, layers.title, layers.times))
 
 
 def _drawn(title: str, figures: partial[list[Figure]]) -> Section:
@@ -154,12 +151,13 @@ def _over_time(summary: Summary, raw: RawData) -> list[Figure]:
     rows = {_row_id(row): row for row in summary.results.rows}
     for each, line in raw.time_lines:
         row = rows[each]
-        known = soak_curves(summary.documents, row)
+        beside = curves_beside(summary, [row])
+        known = [curve for curve in beside if curve.column == plots.OVER_TIME]
         if is_stream_soak(row):
             figures += plots.stream(titles[each], line, repetition_bytes(row), known)
         else:
             title = f"{titles[each]}: median and range of each interval"
-            figures += plots.soak(title, line, times_of(known, row.message_bytes))
+            figures += plots.soak(title, line, plots.times_of(known, row.message_bytes))
     return figures
 
 
@@ -167,7 +165,7 @@ def _of_benchmark(summary: Summary, curves: plots.Curves, benchmark: str) -> Seq
     """Time and rate over size with what was published, and the share of the limit."""
     rows = curves.of_benchmark(benchmark)
     shown = dict.fromkeys((MEDIAN, *in_full(rows)))
-    known = known_curves(summary.documents, rows)
+    known = curves_beside(summary, rows)
     over_size = (plots.over_size(curves, benchmark, quantity, known) for quantity in shown)
     return [*chain.from_iterable(over_size), *plots.share_of_limit(curves, benchmark)]
 
@@ -229,36 +227,11 @@ def _choices(summary: Summary) -> Iterator[Section]:
 
 def _checks(summary: Summary) -> Iterator[Section]:
     """What does not look as it should, or as elsewhere."""
-    yield Section("Performance guidelines", summary.guideline_lines)
     overlaps = table(OVERLAP_HEADS, summary.overlaps)
     yield Section("Communication beside computation", tables=overlaps, notes=[OVERLAP_MEANING])
     gains = group_gains(summary.results.rows)
     cells = table(GAIN_HEADS, (gain.cells() for gain in gains))
     yield Section("Groups at once", tables=cells, notes=[GAIN_MEANING])
-    normal = [reference_note(summary.judged)]
-    yield Section(
-        "Is this number normal?",
-        sentences=[] if summary.judged else normal,
-        tables=_references(summary),
-        notes=normal if summary.judged else [],
-    )
-
-
-def _references(summary: Summary) -> list[Table]:
-    heads = ("measured case", "measured", "known value", "verdict", "which value", "source", "note")
-    rows = [
-        (
-            judged.case,
-            judged.measured,
-            judged.expected,
-            judged.verdict,
-            judged.reference.title,
-            judged.reference.origin,
-            f"usual causes: {judged.causes}" if judged.causes else judged.reference.note,
-        )
-        for judged in summary.judged
-    ]
-    return table(heads, rows)
 
 
 def _origins(summary: Summary) -> Iterator[Section]:

@@ -9,7 +9,7 @@ from operator import itemgetter
 from statistics import median
 
 from commbench.analysis.case_names import case_names
-from commbench.analysis.reference import ITSELF, fact
+from commbench.core.layout import ACROSS_NODES, SELF, link_of
 from commbench.core.terminal import TableColumn, Terminal, table_text
 from commbench.core.texts import span_text
 from commbench.core.units import NO_NUMBER, Unit, bit_rate_unit, format_number, plural
@@ -95,7 +95,7 @@ def _cells(row: Row, unit: Unit) -> tuple[str, ...]:
     after_s = row.full_speed_s
     resent = row.retransmits
     # within a node the limit is the memory's, of which a stream uses little
-    share = row.efficiency if fact(row, "span") == "between" else None
+    share = row.efficiency if link_of(row.layout, row.pair) == ACROSS_NODES else None
     return (
         unit.text(row.algbw_gb_per_s),
         NO_NUMBER if share is None else format_number(100 * share),
@@ -105,6 +105,12 @@ def _cells(row: Row, unit: Unit) -> tuple[str, ...]:
         unit.text(row.least_gb_per_s),
         NO_NUMBER if resent is None else str(resent),
     )
+
+
+def fresh_over_reused(row: Row) -> float | None:
+    """The rate of the first second over that at the end."""
+    first = row.first_second_gb_per_s
+    return first / row.end_gb_per_s if first is not None and row.end_gb_per_s else None
 
 
 def _is_slow_at_first(row: Row) -> bool:
@@ -120,13 +126,13 @@ def slow_start_text(soaks: Sequence[Row], unit: Unit) -> str:
     known = [
         row
         for row in soaks
-        if row.first_second_gb_per_s is not None and fact(row, "peer") != ITSELF
+        if row.first_second_gb_per_s is not None and link_of(row.layout, row.pair) != SELF
     ]
     slow = [row for row in known if _is_slow_at_first(row)]
     counted = plural(len(known), "stream", "streams")
     if not slow:
         return f"A fresh connection is no slower than a reused one in {counted}." if known else ""
-    factors = span_text([fact(row, "fresh_over_reused") for row in slow], format_number)
+    factors = span_text([*map(fresh_over_reused, slow)], format_number)
     firsts = span_text([row.first_second_gb_per_s for row in slow], unit.text)
     ends = span_text([row.end_gb_per_s for row in slow], unit.text)
     return (

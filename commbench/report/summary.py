@@ -18,26 +18,20 @@ from commbench.analysis.cold_start import stabilities, stored_intervals, until_f
 from commbench.analysis.combined import CombinedCases, combine_runs
 from commbench.analysis.combined_row import COMBINED, Combined
 from commbench.analysis.disturbances import JUDGED, disturbances_text
-from commbench.analysis.documents import Document, documents
 from commbench.analysis.effective_settings import settings_texts
-from commbench.analysis.guidelines import GuidelineResult, check_guidelines
 from commbench.analysis.headline import certainty_text, scope_text, unfinished_sentences
 from commbench.analysis.machines import Machine, machines_of, rank_differences, run_groups
-from commbench.analysis.normal import FAST, NO_VALUE, SLOW, Judged, judge
 from commbench.analysis.overlaps import overlap_cells, overlap_results
-from commbench.analysis.reference import references
 from commbench.analysis.slow_pairs import UNUSABLE, Matrix, findings, matrices, told_once
 from commbench.analysis.symmetric_pairs import symmetry_text
 from commbench.core.errors import ConfigError
 from commbench.core.units import format_number, format_seconds, plural
 from commbench.core.variables import MAPS, NAMES
 from commbench.results.columns import grouped
-from commbench.results.flags import is_bound
 from commbench.results.intervals import interval_note, interval_of
 from commbench.results.load import Paths, newest_rows, read_cases
 from commbench.results.row import Row
 from commbench.results.table_files import NEEDED
-from commbench.stats.thresholds import FAR_FROM_NORMAL
 
 from .compare_text import ab_sentence, comparison_summary
 from .quantities import has_bandwidth
@@ -223,25 +217,6 @@ class Summary:
         return machines_of(self.results.records)
 
     @functools.cached_property
-    def hardware(self) -> list[str]:
-        """Texts that describe the machines, and the labels of the runs."""
-        labels = dict.fromkeys(row.label for row in self.results.rows if row.label is not None)
-        return [*(machine.text for machine in self.machines), *labels]
-
-    @functools.cached_property
-    def judged(self) -> list[Judged]:
-        """The cases, also of soaks, that have a known value."""
-        soaks = [row for row in self.results.of_operations if row.timing == "soak"]
-        bound = {str(record.get("run_id")) for record in self.results.records if is_bound(record)}
-        wholes = [self.combined.whole, combine_runs(soaks).whole]
-        return [each for whole in wholes for each in judge(whole, self.hardware, bound)]
-
-    @functools.cached_property
-    def documents(self) -> list[Document]:
-        """Of the experiments among the runs."""
-        return documents(self.results.rows, self.results.records, self.results.folders)
-
-    @functools.cached_property
     def groups(self) -> list[tuple[str, ...]]:
         """Cells below GROUP_HEADS."""
         return run_groups(self.results.records)
@@ -290,14 +265,14 @@ class Summary:
         names = case_names([rows[key] for key in found])
         return list(stability_sentences(names, list(found.values())))
 
-    def sentences(self) -> list[str]:
+    def sentences(self, doubts: Iterable[str] = ()) -> list[str]:
         """The answers: verdicts, doubts, what pairs and soaks say, then which backend is best from
         which size on."""
         crossed = [f"{text}." for text in self.combined.crossings if " above " in text]
         return [
             *self.unfinished,
             *self.verdicts(),
-            *self.doubts(),
+            *self.doubts(doubts),
             *self.symmetry(),
             *self.stability(),
             *self.soak_sentences[:MOST_SENTENCES],
@@ -382,34 +357,13 @@ class Summary:
         )
         return [*self.results.problems, *([beside] if apart else [])]
 
-    @functools.cached_property
-    def guidelines(self) -> GuidelineResult:
-        return check_guidelines(self.results.of_operations)
-
-    @property
-    def guideline_lines(self) -> list[str]:
-        """How many performance guidelines are violated, and a line for each violation."""
-        return [*self.guidelines.sentences(), *self.violation_lines]
-
-    @property
-    def violation_lines(self) -> list[str]:
-        return [
-            violation.text(self.combined.name(violation.variables, without=("pair",)))
-            for violation in self.guidelines.violations
-        ]
-
-    def doubts(self) -> list[str]:
-        """What to check before the numbers are used."""
+    def doubts(self, more: Iterable[str] = ()) -> list[str]:
+        """What to check before the numbers are used; `more`: what features doubt."""
         lines = list(self._slow_links())
         for status, group in grouped(self.lost, lambda lost: lost.status).items():
             cases = plural(sum(lost.cases for lost in group), "case", "cases")
             lines.append(f"{cases} {status}: {group[0].reason} ({group[0].names}).")
-        lines += [
-            f"{judged.case}: {judged.measured} is {judged.verdict} than the known value "
-            f"({judged.expected} on {judged.reference.title})."
-            for judged in self.judged
-            if judged.verdict in (SLOW, FAST)
-        ]
+        lines += more
         if self.differences:
             names = list(dict.fromkeys(name for name, _, _ in self.differences))
             lines.append(
@@ -509,23 +463,3 @@ def lost_cases(rows: Iterable[Row]) -> list[Lost]:
         lost.append(Lost(status, len(group), reason, text))
     order = {"invalid": 0, "failed": 1, "skipped": 2}
     return sorted(lost, key=lambda group: (order.get(group.status, 0), -group.cases))
-
-
-def reference_note(judged: Sequence[Judged]) -> str:
-    """How many known values apply."""
-    if judged:
-        own = sum(case.reference.is_own for case in judged)
-        guesses = sum(case.reference.guess for case in judged)
-        others = len(judged) - own - guesses
-        counts = [f"{others} published"] if others else []
-        counts += [f"{own} measured by commbench itself"] if own else []
-        counts += [plural(guesses, "guess", "guesses")] if guesses else []
-        return (
-            f"Known values of this kind of machine: {', '.join(counts)}; far is beyond a factor of"
-            f" {FAR_FROM_NORMAL}, or beyond the threshold of a check."
-        )
-    machines = {each.machine for each in references()}
-    return (
-        f"There is {NO_VALUE} and these cases; {len(references())} values of {len(machines)} kinds"
-        " are known."
-    )

@@ -2,7 +2,8 @@
 compared runs.
 
 A fact is a dotted name in run.json's `provenance.nodes`, such as `host.kernel`. The first row with
-a matching pattern counts; a pattern is a name in which * is any text (fnmatch).
+a matching pattern counts; a pattern is a name in which * is any text (fnmatch). Each launcher has
+rows for its own variables.
 
 ranks     what a difference between the ranks of a world means
             error    the ranks can't be measured together: a ConfigError, or a warning with
@@ -22,11 +23,13 @@ record    `no` for what is only compared, not recorded
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import lru_cache
-from typing import Any, Literal
+from functools import cache, lru_cache
+from typing import Any, Literal, NamedTuple
+
+from commbench.core.launchers import launchers
 
 MISSING = "missing"  # in place of a value; not a JSON text
 # every rank has these: where one is missing, it could not be read
@@ -36,12 +39,7 @@ _TABLE = """
     # why others could not be read
     *.error                               | record  | any      | ignore | yes
     *.reason                              | record  | any      | ignore | yes
-    # Open MPI's mpirun exports these differently on its own node and on the others
-    environment.LD_LIBRARY_PATH*          | record  | any      | show   | yes
-    environment.OMPI_MCA_plm*             | record  | any      | show   | yes
-    environment.OMPI_MCA_routed*          | record  | any      | show   | yes
     environment.CUDA_VISIBLE_DEVICES*     | record  | any      | show   | yes
-    environment.SLURM_*                   | record  | any      | show   | yes
     environment.COMMBENCH_TCP_INTERFACE*  | network | any      | ignore | yes
     environment.GLOO_SOCKET*              | network | equal    | show   | yes
     environment.NCCL_SOCKET*              | network | equal    | show   | yes
@@ -50,15 +48,10 @@ _TABLE = """
     environment.UCX_NET*                  | network | equal    | show   | yes
     environment.FI_TCP*                   | network | equal    | show   | yes
     environment.MPIR_CVAR_NETWORK*        | network | equal    | show   | yes
-    # differ with every start, or only permit a start
+    # differ with every start
     environment.COMMBENCH_*               | error   | any      | ignore | yes
     environment.MASTER_PORT               | error   | any      | ignore | yes
     environment.MASTER_*                  | error   | any      | show   | yes
-    # torchrun exports it to its ranks
-    environment.TORCH_NCCL_ASYNC_ERROR*   | error   | any      | show   | yes
-    environment.OMPI_APP_*                | error   | any      | show   | yes
-    environment.OMPI_ALLOW_RUN_AS*        | error   | any      | show   | yes
-    environment.PRTE_ALLOW_RUN_AS*        | error   | any      | show   | yes
     environment.*                         | error   | equal    | show   | yes
     # one that torch's own may hide
     versions.nccl_system                  | record  | any      | show   | yes
@@ -97,10 +90,10 @@ _TABLE = """
     *.uuid                                | node    | any      | show   | yes
     *                                     | record  | any      | show   | yes
 """
+_ROW = r"^ *([^#\s]+)" + 4 * r" *\| *(\w+)"
 
 
-@dataclass(frozen=True)
-class FactScope:
+class FactScope(NamedTuple):
     """A row of the table; the module's docstring explains the values."""
 
     pattern: str
@@ -110,19 +103,16 @@ class FactScope:
     record: Literal["yes", "no"]
 
 
-def _scope(line: str) -> FactScope:
-    cells: list[Any] = [cell.strip() for cell in line.split("|")]
-    return FactScope(*cells)
-
-
-FACT_SCOPES = tuple(
-    _scope(line) for line in _TABLE.strip().splitlines() if not line.lstrip().startswith("#")
-)
+@cache
+def fact_scopes() -> tuple[FactScope, ...]:
+    """The rows of launchers, then the table's, one of which is for all other variables."""
+    tables = "\n".join([*(launcher.fact_scopes for launcher in launchers()), _TABLE])
+    return tuple(map(FactScope._make, re.findall(_ROW, tables, re.MULTILINE)))
 
 
 @lru_cache(maxsize=4096)
 def scope_of(fact: str) -> FactScope:
-    return next(scope for scope in FACT_SCOPES if fnmatchcase(fact, scope.pattern))
+    return next(scope for scope in fact_scopes() if fnmatchcase(fact, scope.pattern))
 
 
 def is_unknown(fact: str, facts: Mapping[str, Any]) -> bool:

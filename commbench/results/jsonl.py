@@ -82,7 +82,7 @@ class JsonStore(Jsonl):
     """A Writer of all that a run keeps, where pyarrow is not installed: run.json, cases.jsonl, and
     a line of columns for the samples and counters of each visit."""
 
-    tables: ClassVar[Collection[str]] = tuple(TABLES)
+    tables = tuple(TABLES)
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
         super().begin(run, folder)

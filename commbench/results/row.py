@@ -57,6 +57,9 @@ class Row(Variables):
     )
     order: int | None = identity("position of the case in its run")
     started_at: datetime | None = identity("wall clock, UTC")
+    imported_from: str | None = identity(
+        "another tool that measured it, with its version and the SHA-256 of its file"
+    )
     status: CaseStatus = identity("ok, skipped, failed, invalid", default="ok")
     reason: str | None = identity("why status is not ok, or details of a flag")
     warnings: tuple[str, ...] = identity(

@@ -70,8 +70,9 @@ def _next_stamp(parent: Path, after: str) -> str:
 
 
 def clock_behind(run: Mapping[str, Any]) -> timedelta | None:
-    """How far the clock was behind the run before, from run.json; None where it was not."""
-    named = time_in_name(str(run.get("run_id")))
+    """How far the clock was behind the run before, from run.json; None where it was not, and for
+    an imported run, which was measured before it was named."""
+    named = None if "imported" in run else time_in_name(str(run.get("run_id")))
     try:
         behind = named and named - datetime.fromisoformat(str(run.get("started_at")))
     except (ValueError, TypeError):  # not as commbench writes it

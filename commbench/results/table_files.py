@@ -36,7 +36,7 @@ NEEDED["cases"] = (
     "median_s",
 )
 LONGEST_S = 1e9
-REQUIRED = ("benchmark", "backend", "layout", "message_bytes", "status")
+REQUIRED = ("benchmark", "backend", "message_bytes", "status")
 RANGES: dict[str, tuple[float, float]] = {  # what a number of a case can be
     "nodes": (1, math.inf),
     "ranks_per_node": (1, math.inf),

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from commbench.config.settings import Job
+from commbench.core.launchers import rank_variables
 from commbench.core.layout import Layout
 from commbench.core.protocols import Launcher
 from commbench.core.secrets import MASK, recorded_override
@@ -47,8 +48,7 @@ FORWARDED = (
 class WorldSpec:
     """A world to start. `mpi_library` is the one that its ranks load, None if they load none.
 
-    `own_variables`: prefixes of the variables that launchers forward themselves. `resume`: how the
-    world continues the folder's run.
+    `resume`: how the world continues the folder's run.
     """
 
     job: Job
@@ -56,7 +56,6 @@ class WorldSpec:
     mpi_library: str | None
     layout: Layout
     folder: str
-    own_variables: tuple[str, ...] = ()
     resume: Resume | None = None
 
 
@@ -125,7 +124,7 @@ def _exports(spec: WorldSpec) -> dict[str, str]:
     here."""
     inherited = inherited_environment()
     settings = spec.job.settings
-    own = (*spec.own_variables, "COMMBENCH_")
+    own = (*rank_variables().own, "COMMBENCH_")
     # settings of libraries, which are compared before the first case, must reach ranks on other
     # hosts
     forwarded = (

@@ -272,7 +272,7 @@ class Reporter:
             of_all = f" of {self._state.passes}" if number <= self._state.passes else ""
             spent = format_seconds(now_s - self._pass_begun_s)
             left = len(self._unfinished)
-            rest = f"{left} of {left + len(self._finished)} cases need more visits"
+            rest = f"{left} of {left + len(self._finished)} cases are measured again"
             print(f"pass {number}{of_all}: {spent}; {rest}", file=sys.stderr, flush=True)
         self._pass_begun_s = now_s
 

@@ -58,8 +58,6 @@ READ_BY_RANKS = (
     "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_ORDER",
 )
-# the launcher of this rank, where its other variables do not name it
-LAUNCHER = "COMMBENCH_LAUNCHER"
 # rank 0's listening socket: no port is free in between, so nobody else can take it
 STORE_FD = "COMMBENCH_STORE_FD"
 # a fork copies one thread only: without these numpy's OpenBLAS and pyarrow's jemalloc start others
@@ -346,16 +344,13 @@ class _ForkServer:
 
 
 def rank_environment(rank: int, size: int, port: int) -> dict[str, str]:
-    """The variables that torchrun exports on one node, except those of its restarts, and the
-    launcher's name."""
-    ranks = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank))
-    sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(size))
-    node = {"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "ROLE_NAME": "default"}
+    """The variables that torchrun exports on one node, except those of its restarts."""
     return {
-        LAUNCHER: "local",
-        **ranks,
-        **sizes,
-        **node,
+        **dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank)),
+        **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(size)),
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_NAME": "default",
         "MASTER_ADDR": LOOPBACK,
         "MASTER_PORT": str(port),
     }

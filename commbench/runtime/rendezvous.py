@@ -179,7 +179,7 @@ def store_over_mpi(identity: RankIdentity, backend: Backend, interface: str | No
     """
     advice = partial(network_advice, "a rank has not started, or the hosts do not reach each other")
     with ends_within(CONNECT_S, "MPI_Init", advice, identity):
-        mpi = load_mpi(backend.library or "auto", backend.threads)
+        mpi = load_mpi(backend.library or "auto", backend.threads, identity.rank == 0)
     world = mpi.COMM_WORLD
     if world.size != identity.size:
         raise ConfigError(launcher_mismatch(identity.size, mpi))

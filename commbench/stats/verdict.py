@@ -16,9 +16,9 @@ it. docs/method.md has the power and the false alarms of the test, by simulation
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -38,7 +38,13 @@ from commbench.stats.series import Series
 from commbench.stats.thresholds import SMALLEST_CHANGE, SUSPECT_SPREADS
 
 Verdict = Literal["SLOWER", "FASTER", "SUSPECT", "SAME", "UNDECIDED"]
-SUSPECT_RISK = math.erfc(SUSPECT_SPREADS / math.sqrt(2))
+Gate = Literal["FAIL", "SUSPECT", "UNDECIDED", "PASS"]  # of what must not be slower; worst first
+GATES: tuple[Gate, ...] = get_args(Gate)
+
+
+def worst(gates: Iterable[Gate]) -> Gate:
+    """Of all of them; UNDECIDED of none."""
+    return min(gates, key=GATES.index, default="UNDECIDED")
 
 
 @dataclass(frozen=True)
@@ -82,27 +88,36 @@ def compare_launches(
         interval = ratio_interval(base, new, paired)
         p_value = signed_rank(base, new) if paired else mann_whitney(base, new)
     p_value = max([p_value, *(each.p_value for each in level_tests)])
-    level_distance = max([0.0, *(each.distance(SUSPECT_RISK) for each in level_tests)])
-    level_ratio = math.exp(level_distance)
+    level_ratio = _level_ratio(level_tests, SUSPECT_SPREADS)
     is_few = base.size < FEW_LAUNCHES
-    suspect_from = math.inf if is_few else suspect_ratio(base, new.size, margin)
+    suspect_from = math.inf if is_few else suspect_ratio(base, new.size, margin, level_tests)
     return Comparison(
         float(np.median(base)),
         float(np.median(new)),
         interval,
         p_value,
-        max(suspect_from, level_ratio),
+        suspect_from,
         launches,
         level_ratio,
     )
 
 
 def suspect_ratio(
-    base: Series, new_launches: int, margin: float, spreads: float = SUSPECT_SPREADS
+    base: Series,
+    new_launches: int,
+    margin: float,
+    level_tests: Sequence[LevelTest] = (),
+    spreads: float = SUSPECT_SPREADS,
 ) -> float:
     """The ratio of medians from which NEW, of so many launches, is suspect; needs two launches."""
     distance = spreads * spread(np.log(base)) * math.sqrt(1 / new_launches + 1 / base.size)
-    return math.exp(max(math.log1p(margin), distance))
+    return max(1 + margin, math.exp(distance), _level_ratio(level_tests, spreads))
+
+
+def _level_ratio(level_tests: Sequence[LevelTest], spreads: float) -> float:
+    """What days and hosts explain, with the risk of so many spreads."""
+    risk = math.erfc(spreads / math.sqrt(2))
+    return math.exp(max([0.0, *(each.distance(risk) for each in level_tests)]))
 
 
 def verdict(

@@ -83,4 +83,6 @@ def test_of_four_hosts_with_two_ranks_each_the_slow_one_is_named(
     assert search["bad"] == [hosts.hosts[host].name for host in slow], run.explain()
     if slow:
         assert run.status != 0
-        assert run.stdout.splitlines()[0].startswith(f"bad: {search['bad'][0]}; Slurm: --exclude=")
+        assert run.stdout.splitlines()[0].startswith(
+            f"SLOWER: {search['bad'][0]}; Slurm: --exclude="
+        )

@@ -17,8 +17,13 @@ import yaml
 from places import ROOT
 
 from commbench.cluster.watch.command import watch_options
-from commbench.cluster.watch.prometheus import CASE_LABELS, METRIC_NAMES, SUITE_LABEL, VERDICT_LABEL
-from commbench.cluster.watch.state import WATCH_VERDICTS
+from commbench.cluster.watch.prometheus import (
+    CASE_LABELS,
+    METRIC_NAMES,
+    SUITE_LABEL,
+    VERDICT_LABEL,
+    VERDICT_LABELS,
+)
 from commbench.cluster.watch.suite import watched_suite
 from commbench.core.variables import NAMES
 
@@ -156,7 +161,7 @@ def test_every_label_of_the_dashboard_is_written() -> None:
 
 def test_the_verdicts_of_the_dashboard_exist() -> None:
     named = re.findall(r'verdict=~?"([\w|]+)"', " ".join(expressions()))
-    assert {word for words in named for word in words.split("|")} < set(WATCH_VERDICTS)
+    assert {word for words in named for word in words.split("|")} < set(VERDICT_LABELS)
 
 
 def test_every_variable_of_the_dashboard_is_defined() -> None:

@@ -19,6 +19,8 @@ from notebook_figures import (
     histogram,
     rate_over_time,
 )
+from sample_cases import case_row
+from size_rows import frame_of_rows
 
 from commbench.report.figures import PALETTE, Colours
 
@@ -33,23 +35,23 @@ def no_screen() -> Iterator[None]:
 
 def cases() -> pd.DataFrame:
     rows = [
-        {
-            "benchmark": "all_reduce",
-            "backend": backend,
-            "layout": "1x2",
-            "status": "ok",
-            "message_bytes": size,
-            "median_s": size * scale,
-            "ci_low_s": 0.9 * size * scale,
-            "ci_high_s": 1.2 * size * scale,
-            "run_id": "r",
-            "label": "",
-            "case_id": f"{backend}{size}",
-        }
+        case_row(
+            benchmark="all_reduce",
+            backend=backend,
+            layout="1x2",
+            status="ok",
+            message_bytes=size,
+            median_s=size * scale,
+            ci_low_s=0.9 * size * scale,
+            ci_high_s=1.2 * size * scale,
+            run_id="r",
+            label="",
+            case_id=f"{backend}{size}",
+        )
         for backend, scale in (("gloo", 2e-9), ("mpi", 1e-9))
         for size in (1024, 65536, 4 * 2**20)
     ]
-    return pd.DataFrame(rows)
+    return frame_of_rows(rows)
 
 
 def test_curves_are_rates_with_their_intervals() -> None:

@@ -16,7 +16,6 @@ from notebook_tables import (
 from places import ROOT
 
 from commbench.cli.report import report
-from commbench.results.load import row_dicts
 
 DATA = ROOT / "notebooks" / "data"
 EXPERIMENTS = (
@@ -59,11 +58,11 @@ def test_the_line_of_a_stream_is_that_of_the_console() -> None:
 
 def test_a_curve_belongs_to_the_rows_of_its_setting() -> None:
     results = stored("03_links_and_topology")
-    rows = row_dicts(summary_of(results).results.cases)
+    rows = summary_of(results).results.rows
     names = {
         benchmark: {curve.name.rpartition(": ")[2] for curve in published_curves(results, own)}
         for benchmark in ("p2p_bandwidth", "p2p_multi_pair")
-        for own in ([row for row in rows if row["benchmark"] == benchmark],)
+        for own in ([row for row in rows if row.benchmark == benchmark],)
     }
     assert names == {
         "p2p_bandwidth": {"mpi, btl_tcp_links 1", "mpi, btl_tcp_links 36"},

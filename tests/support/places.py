@@ -8,6 +8,12 @@ ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / "tools"
 # stand-ins for hardware and libraries, each in a folder of its own
 SUPPORT = ROOT / "tests" / "support"
+# by name; those of a feature lie in its folder
+EXPERIMENTS = {
+    file.stem: file
+    for where in ("conf", "commbench/features/*")
+    for file in sorted(ROOT.glob(f"{where}/experiment/*.yaml"))
+}
 HOST_GPU = SUPPORT / "host_gpu"
 DATA = ROOT / "tests" / "data"
 HARDWARE_TEXTS = DATA / "hardware"  # what commands and files of real machines said

@@ -38,7 +38,7 @@ def test_a_slow_node_fails_alone_and_in_pairs_and_the_others_pass(
     world: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = accept(world, *SIMULATED, *SHORT, *SLOW, "layout=6x2", status=1)
-    assert "Acceptance of 6 nodes: 5 PASS, 1 FAIL, 0 NOT MEASURED" in run.stdout
+    assert "Acceptance of 6 nodes: 5 PASS, 1 FAIL, 0 UNDECIDED" in run.stdout
     (line,) = re.findall(r"^node2 +FAIL.*$", run.stdout, re.MULTILINE)
     assert line.split() == ["node2", "FAIL", "-", "FAIL", "FAIL", "-", "PASS", "PASS"]
     assert "node2 fails alone: all_reduce" in run.stdout
@@ -55,7 +55,7 @@ def test_a_slow_node_fails_alone_and_in_pairs_and_the_others_pass(
     before = {path: (path / "cases.parquet").stat().st_mtime_ns for path in runs}
     shutil.rmtree(runs[-1])
     assert main(["resume", str(folder)]) == 1
-    assert "Acceptance of 6 nodes: 5 PASS, 1 FAIL, 0 NOT MEASURED" in capsys.readouterr().out
+    assert "Acceptance of 6 nodes: 5 PASS, 1 FAIL, 0 UNDECIDED" in capsys.readouterr().out
     after = sorted(path.parent for path in folder.glob("*/run.json"))
     assert after[:3] == runs[:3] and len(after) == 4
     assert all((path / "cases.parquet").stat().st_mtime_ns == before[path] for path in after[:3])
@@ -76,6 +76,6 @@ def test_one_real_machine_is_measured_and_nothing_passes_that_can_not_be_compare
 ) -> None:
     words = ("backend=gloo", "layout=1x2", "scale=cpu", "sizes=[4KiB]", *SHORT)
     run = accept(world, *words, status=1)
-    assert "Acceptance of 1 node: 0 PASS, 0 FAIL, 1 NOT MEASURED" in run.stdout
-    assert "alone not measured on all nodes: 1 node can't be ranked" in run.stdout
+    assert "Acceptance of 1 node: 0 PASS, 0 FAIL, 1 UNDECIDED" in run.stdout
+    assert "alone UNDECIDED on all nodes: 1 node can't be ranked" in run.stdout
     assert "stage pairs is left out: it compares pairs of at least 5 ranks" in run.stdout

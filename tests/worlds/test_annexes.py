@@ -1,4 +1,4 @@
-"""Both annexes can be deleted: the main job, show, report and compare run without them."""
+"""Both annexes, and each feature, can be deleted: the main job, show, report and compare run."""
 
 from __future__ import annotations
 
@@ -13,19 +13,27 @@ from uninstalled import packages_without_commbench
 
 import commbench
 
+PACKAGE = Path(commbench.__file__).parent
 ANNEXES = ("cluster", "replay")
+FEATURES = tuple(
+    f"features/{folder.parent.name}" for folder in sorted(PACKAGE.glob("features/*/__init__.py"))
+)
 FEW = ("timing=fixed", "timing.repetitions=5", "sizes=[8]", "layout=1x2")
+
+
+def without(folder: Path, *deleted: str) -> dict[str, str]:
+    """The environment of a copy of the package that lacks these folders."""
+    packages = packages_without_commbench(folder / "packages")
+    copy = folder / "tree" / "commbench"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in deleted:
+        shutil.rmtree(copy / name)
+    return {**os.environ, "PYTHONPATH": f"{copy.parent}{os.pathsep}{packages}"}
 
 
 @pytest.fixture(scope="module")
 def without_annexes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a copy of the package that lacks them."""
-    folder = tmp_path_factory.mktemp("copy")
-    packages = packages_without_commbench(folder / "packages")
-    copy = folder / "tree" / "commbench"
-    ignored = shutil.ignore_patterns("__pycache__", *ANNEXES)
-    shutil.copytree(Path(commbench.__file__).parent, copy, ignore=ignored)
-    return {**os.environ, "PYTHONPATH": f"{copy.parent}{os.pathsep}{packages}"}
+    return without(tmp_path_factory.mktemp("copy"), *ANNEXES)
 
 
 def run(env: dict[str, str], folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -34,16 +42,30 @@ def run(env: dict[str, str], folder: Path, *words: str) -> subprocess.CompletedP
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=100)
 
 
-def test_the_main_job_and_its_readers_need_no_annex(
-    without_annexes: dict[str, str], tmp_path: Path
+@pytest.mark.parametrize("deleted", [ANNEXES, *((feature,) for feature in FEATURES)])
+def test_the_main_job_and_its_readers_need_neither_annex_nor_feature(
+    deleted: tuple[str, ...], tmp_path: Path
 ) -> None:
+    env = without(tmp_path, *deleted)
     for backend in ("gloo", "simulated"):
-        done = run(without_annexes, tmp_path, f"backend={backend}", *FEW, f"output={backend}")
+        done = run(env, tmp_path, f"backend={backend}", *FEW, f"output={backend}")
         assert done.returncode == 0, done.stderr
-    assert run(without_annexes, tmp_path, "show", "gloo").returncode == 0
-    assert "gloo" in run(without_annexes, tmp_path, "report", "gloo", "--html", "a.html").stdout
-    compared = run(without_annexes, tmp_path, "compare", "gloo", "gloo")
+    assert run(env, tmp_path, "show", "gloo").returncode == 0
+    assert "gloo" in run(env, tmp_path, "report", "gloo", "--html", "a.html").stdout
+    compared = run(env, tmp_path, "compare", "gloo", "gloo")
     assert compared.returncode == 0, compared.stderr
+    if deleted != ANNEXES:
+        judged = run(env, tmp_path, "accept", "gloo")
+        assert judged.returncode in (0, 1, 4), judged.stderr
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_an_experiment_of_a_feature_is_refused_without_it(feature: str, tmp_path: Path) -> None:
+    env = without(tmp_path, feature)
+    for file in (PACKAGE / feature).glob("experiment/*.yaml"):
+        refused = run(env, tmp_path, f"experiment={file.stem}")
+        assert refused.returncode == 2 and refused.stderr.count("\n") == 1
+        assert f"experiment={file.stem} is unknown" in refused.stderr
 
 
 def test_what_an_annex_would_do_is_refused_in_one_line(
@@ -55,3 +77,16 @@ def test_what_an_annex_would_do_is_refused_in_one_line(
     assert searching.returncode == 2
     assert searching.stderr.count("\n") == 1 and "commbench.cluster" in searching.stderr
     assert "commbench.cluster" in run(without_annexes, tmp_path, "locate").stderr
+
+
+def test_what_a_feature_would_know_is_refused_with_its_name(tmp_path: Path) -> None:
+    env = without(tmp_path, "features/documents")
+    refused = run(env, tmp_path, "backend=simulated", "expect=normal")
+    needed = "expect=normal needs commbench.features.documents, which is not there"
+    assert (refused.returncode, refused.stderr) == (2, f"commbench: {needed}\n")
+
+
+def test_a_command_of_a_feature_is_refused_with_its_name(tmp_path: Path) -> None:
+    refused = run(without(tmp_path, "features/imports"), tmp_path, "import", "a.log")
+    assert refused.returncode == 2 and refused.stderr.count("\n") == 1
+    assert "commbench import needs commbench.features.imports" in refused.stderr

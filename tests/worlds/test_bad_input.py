@@ -88,7 +88,7 @@ ONE_LINE = {
     "writer=foo": "writer=foo is unknown; allowed: console, jsonl,",
     "writer=[parquet,foo]": "writer=foo is unknown; allowed: console, jsonl,",
     "writer=[]": "writer=[] leaves nothing to do",
-    "launcher=foo": "launcher=foo is unknown; allowed: auto, local, mpirun, srun, ssh, torchrun",
+    "launcher=foo": "launcher=foo is unknown; allowed: auto, local,",
     "backend=mpi launcher=torchrun": "launcher=torchrun can't start mpi; allowed: mpirun",
     "experiment=foo": "experiment=foo is unknown",
     "hydra/launcher=foo": "hydra/launcher=foo is unknown; allowed: basic",

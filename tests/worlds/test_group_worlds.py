@@ -8,7 +8,7 @@ import pytest
 
 from commbench.analysis.group_gains import GroupGain, group_gains
 from commbench.cli.main import main
-from commbench.results.load import load, row_dicts
+from commbench.results.load import load, rows_of_frame
 
 GRID = "all_reduce@tp2 + all_gather@dp2=32KiB"
 LOAD = "p2p_latency@0-1=8 beside all_reduce@2-3"
@@ -17,9 +17,9 @@ LOAD = "p2p_latency@0-1=8 beside all_reduce@2-3"
 def gains_of(tmp_path: Path, groups: str, *words: str) -> list[GroupGain]:
     command = ("layout=1x4", "benchmark=concurrent", f"groups='{groups}'", f"output={tmp_path}")
     assert main([*command, *words]) == 0
-    rows = row_dicts(load(tmp_path))
-    assert {row["status"] for row in rows} == {"ok"}
-    assert all(row["busbw_gb_per_s"] is None for row in rows)
+    rows = rows_of_frame(load(tmp_path))
+    assert {row.status for row in rows} == {"ok"}
+    assert all(row.busbw_gb_per_s is None for row in rows)
     return group_gains(rows)
 
 

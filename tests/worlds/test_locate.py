@@ -35,8 +35,8 @@ def test_a_slow_node_is_named_stored_and_makes_the_status_1(world: Callable[...,
         "backend.model.slow_factor=1.5",
         status=1,
     )
-    assert run.stdout.startswith("bad: node7; Slurm: --exclude=node7; Kubernetes")
-    assert "7 good, 1 bad, 0 undecided" in run.stdout
+    assert run.stdout.startswith("SLOWER: node7; Slurm: --exclude=node7; Kubernetes")
+    assert "7 SAME, 1 SLOWER, 0 UNDECIDED" in run.stdout
     record = run.record
     assert (record["search"]["bad"], record["search"]["undecided"]) == (["node7"], [])
     assert record["cases"] == len(run.cases)
@@ -45,21 +45,21 @@ def test_a_slow_node_is_named_stored_and_makes_the_status_1(world: Callable[...,
 
 def test_healthy_nodes_are_good_and_make_the_status_0(world: Callable[..., Any]) -> None:
     run = world(*SIMULATED, "layout=8x1", status=0)
-    assert run.stdout.startswith("good: all 8 nodes, unless 6 or more")
+    assert run.stdout.startswith("SAME: all 8 nodes, unless 6 or more")
     assert run.record["search"]["rounds"] == 20
 
 
 def test_a_slow_rank_of_three_nodes_makes_its_node_bad(world: Callable[..., Any]) -> None:
     slow = ("backend.model.slow_rank=3", "backend.model.slow_factor=2")
     run = world(*SIMULATED, "layout=3x2", "backend.model.noise=0.01", *slow, status=1)
-    assert run.record["search"]["nodes"] == ["good", "bad", "good"]
+    assert run.record["search"]["nodes"] == ["SAME", "SLOWER", "SAME"]
     assert not {"0-1", "2-3", "4-5"} & set(run.cases.pair), "links within a node are left out"
 
 
 def test_two_nodes_are_not_decided_and_make_the_status_1(world: Callable[..., Any]) -> None:
     run = world(*SIMULATED, "layout=2x2", status=1)
-    assert run.stdout.startswith("not decided: all 2 nodes\n")
-    assert run.record["reason"] == "0 good, 0 bad, 2 undecided"
+    assert run.stdout.startswith("UNDECIDED: all 2 nodes\n")
+    assert run.record["reason"] == "0 SAME, 0 SLOWER, 2 UNDECIDED"
 
 
 @pytest.mark.usefixtures("outside_any_world")

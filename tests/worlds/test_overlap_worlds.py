@@ -9,7 +9,8 @@ import pytest
 
 from commbench.analysis.overlaps import OverlapResult, overlap_results
 from commbench.cli.main import main
-from commbench.results.load import load, row_dicts
+from commbench.results.load import read_case_rows
+from commbench.results.row import Measured
 
 QUICK = ("timing=quick", "timing.pass_s=0")
 FIXED = ("timing=fixed", "timing.repetitions=10", "cache=warm")
@@ -19,7 +20,7 @@ SIMULATED = ("backend=simulated", "layout=1x2", "sizes=[64KiB]", *FIXED)
 def measured(tmp_path: Path, *words: str) -> dict[str, OverlapResult]:
     """The results of a run by what was computed."""
     assert main([*words, f"output={tmp_path}"]) == 0
-    return {result.overlap: result for result in overlap_results(row_dicts(load(tmp_path)))}
+    return {result.overlap: result for result in overlap_results(read_case_rows([tmp_path]))}
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,8 @@ def test_a_planted_share_and_slowdown_are_found_within_their_intervals(
     words = (f"benchmark={benchmark}", "overlap=[sleep,matmul,memory]", "window=4", *planted)
     results = measured(tmp_path, *SIMULATED, *words)
     assert set(results) == {"sleep", "matmul", "memory"}
-    alone_s = {(row["overlap"], row["timed"]): row["median_s"] for row in row_dicts(load(tmp_path))}
+    rows = read_case_rows([tmp_path])
+    alone_s = {(row.overlap, row.timed): row.median_s for row in rows if isinstance(row, Measured)}
     communication_s = alone_s[None, "communication"]
     for overlap, result in results.items():
         compute_s = alone_s[overlap, "compute"]
@@ -55,15 +57,15 @@ def test_a_computation_takes_as_long_as_the_communication_and_a_second_run_has_i
     tmp_path: Path,
 ) -> None:
     measured(tmp_path, *SIMULATED, "benchmark=all_reduce", "overlap=matmul")
-    rows = {row["timed"]: row for row in row_dicts(load(tmp_path))}
+    rows = {row.timed: row for row in read_case_rows([tmp_path])}
     assert set(rows) == {"communication", "compute", "compute_beside", "together"}
-    amounts = {rows[timed]["compute_amount"] for timed in rows if timed != "communication"}
-    assert len(amounts) == 1 and rows["communication"]["compute_amount"] is None
-    assert rows["compute"]["median_s"] == pytest.approx(rows["communication"]["median_s"], rel=0.1)
-    assert rows["communication"]["algbw_gb_per_s"] is not None
+    amounts = {rows[timed].compute_amount for timed in rows if timed != "communication"}
+    assert len(amounts) == 1 and rows["communication"].compute_amount is None
+    assert rows["compute"].median_s == pytest.approx(rows["communication"].median_s, rel=0.1)
+    assert rows["communication"].algbw_gb_per_s is not None
     rates = ("algbw_gb_per_s", "busbw_gb_per_s", "message_rate_per_s", "efficiency")
     for timed in ("compute", "compute_beside", "together"):
-        assert [rows[timed][name] for name in rates] == [None] * 4
+        assert [getattr(rows[timed], name) for name in rates] == [None] * 4
 
 
 def test_a_time_of_the_computation_is_kept_and_shown(
@@ -71,9 +73,9 @@ def test_a_time_of_the_computation_is_kept_and_shown(
 ) -> None:
     words = ("benchmark=all_reduce", "overlap=sleep", "compute=200us")
     measured(tmp_path, *SIMULATED, *words)
-    rows = {row["timed"]: row for row in row_dicts(load(tmp_path))}
-    assert rows["compute"]["median_s"] == pytest.approx(200e-6)
-    assert rows["communication"]["compute"] is None
+    rows = {row.timed: row for row in read_case_rows([tmp_path])}
+    assert rows["compute"].median_s == pytest.approx(200e-6)
+    assert rows["communication"].compute is None
     shown = capfd.readouterr().out
     assert "hidden" in shown and "sleep 200us" in shown
     assert main(["report", str(tmp_path)]) == 0
@@ -85,11 +87,11 @@ def test_a_time_of_the_computation_is_kept_and_shown(
 def test_an_operation_that_waits_in_between_is_skipped_with_a_reason(tmp_path: Path) -> None:
     words = ("benchmark=[p2p_latency,all_reduce]", "overlap=sleep")
     assert main([*SIMULATED, *words, f"output={tmp_path}"]) == 0
-    rows = row_dicts(load(tmp_path))
-    skipped = {row["benchmark"] for row in rows if row["status"] == "skipped"}
+    rows = read_case_rows([tmp_path])
+    skipped = {row.benchmark for row in rows if row.status == "skipped"}
     assert skipped == {"p2p_latency"}
-    reasons = {row["reason"] for row in rows if row["status"] == "skipped"}
-    assert all("nothing can be computed beside it" in reason for reason in reasons)
+    reasons = {row.reason for row in rows if row.status == "skipped"}
+    assert all("nothing can be computed beside it" in str(reason) for reason in reasons)
 
 
 @pytest.mark.serial

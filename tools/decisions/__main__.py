@@ -24,7 +24,7 @@ from suites import (
     gate_answers,
 )
 
-from commbench.cluster.gate.answers import ORDER, Answer
+from commbench.stats.verdict import Gate, worst
 
 SUITES = 100
 STORES = 100
@@ -55,16 +55,12 @@ WATCHED_DAYS = (  # spread of launches, of days, turns a day, noise
 # ---------------------------------------------------------------- the gate
 
 
-def suites(trial: GateTrial) -> list[list[Answer]]:
+def suites(trial: GateTrial) -> list[list[Gate]]:
     rng = np.random.default_rng([trial.healthy, trial.new, round(1000 * trial.spread)])
     return [gate_answers(trial, rng) for _ in range(SUITES)]
 
 
-def worst(answers: list[Answer]) -> Answer:
-    return next(answer for answer in ORDER if answer in answers)
-
-
-def shares(given: Counter[Answer]) -> str:
+def shares(given: Counter[Gate]) -> str:
     """`99 / 1 / 0`: FAIL, SUSPECT, and PASS, in per cent."""
     total = sum(given.values())
     return " / ".join(f"{100 * given[each] / total:.0f}" for each in ("FAIL", "SUSPECT", "PASS"))

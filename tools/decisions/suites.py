@@ -13,7 +13,6 @@ import numpy as np
 
 from commbench.cluster.baseline.fresh_launches import FreshLaunch
 from commbench.cluster.baseline.healthy_launches import HealthyLaunch
-from commbench.cluster.gate.answers import Answer
 from commbench.cluster.gate.decision import GateCase, GateRules, suite_answers
 from commbench.cluster.watch.changes import (
     CaseHistory,
@@ -26,6 +25,7 @@ from commbench.cluster.watch.runs import QUARANTINE_TURNS
 from commbench.cluster.watch.state import KnownChange
 from commbench.core.variables import Case
 from commbench.results.row import Measured, Row
+from commbench.stats.verdict import Gate
 
 CASES = 20  # of a suite of the gate
 WATCHED = 4  # of a suite of the watch
@@ -84,7 +84,7 @@ class GateTrial:
     cases: int = CASES
 
 
-def gate_answers(trial: GateTrial, rng: np.random.Generator) -> list[Answer]:
+def gate_answers(trial: GateTrial, rng: np.random.Generator) -> list[Gate]:
     """The answer on each case of a suite, then that on all of them together, where one is given."""
     numbers = range(trial.cases)
     healthy = [_healthy(trial, rng) for _ in numbers]
@@ -131,7 +131,7 @@ def _answers(
     healthy: Sequence[Sequence[HealthyLaunch]],
     new: Sequence[Sequence[HealthyLaunch]],
     rules: GateRules,
-) -> list[Answer]:
+) -> list[Gate]:
     cases = [GateCase(ROW, [ROW], *sides, False, True) for sides in zip(healthy, new, strict=True)]
     return [each.answer for each in suite_answers(cases, rules)]
 

@@ -120,14 +120,14 @@ def result_of(world: World, noise: str, spread: float, seed: int) -> Result:
         return searched(simulated, seed=seed, cluster=world.cluster)
 
     findings, rounds = search(world.factor or 1 + max(search(1.0)[0].could_see.values()))
-    decisions = findings.decisions()
-    named = {node for node, decision in enumerate(decisions) if decision == "bad"}
+    verdicts = findings.verdicts()
+    named = {node for node, verdict in enumerate(verdicts) if verdict == "SLOWER"}
     bad = set(planted) if world.is_bad else set()
     return Result(
         bad <= named,
         bool(named - bad),
-        any(decisions[node] == "good" for node in bad),
-        "undecided" in decisions,
+        any(verdicts[node] == "SAME" for node in bad),
+        "UNDECIDED" in verdicts,
         rounds,
     )
 

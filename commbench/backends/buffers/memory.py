@@ -6,6 +6,7 @@ from __future__ import annotations
 import mmap
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -340,20 +341,29 @@ class CheckedBuffers:
 
     def allocate(self, programs: Mapping[int, Program]) -> None:
         """Raises MemoryError."""
-        for rank, program in programs.items():
-            self.buffers[rank] = {
-                spec.name: self._communicator.allocate(spec, self.planned.pool)
-                for spec in program.buffers
-            }
+        registration = self.planned.case.registration
+        plain = registration == "none"
+        memory = nullcontext() if plain else self._communicator.registered_memory(registration)
+        with memory:
+            for rank, program in programs.items():
+                self.buffers[rank] = {
+                    spec.name: self._communicator.allocate(spec, self.planned.pool)
+                    for spec in program.buffers
+                }
 
     def prepare(self, programs: Mapping[int, Program], mode: Mode) -> Runner:
         """Lower the programs for these buffers; all ranks must call it. Raises Unsupported."""
         return self._communicator.prepare(programs, self.buffers, mode)
 
     def fill(self) -> None:
-        """Write the values to send, and the sentinel into buffers that only receive."""
+        """Write the values to send, and the sentinel into buffers that only receive. With `zero`
+        these get zeros: a reset reaches one copy, and several samples between two stamps reduce
+        the next ones in place, too."""
         for rank, name, buffer in self._all_buffers():
-            buffer.write(self.pattern("fill", rank, name))
+            pattern = self.pattern("fill", rank, name)
+            if pattern is None and self.zero:
+                pattern = self.pattern("expected", rank, name)
+            buffer.write(pattern)
 
     def refill(self) -> None:
         """Fill with new values, so that data of earlier repetitions can't pass a check."""
@@ -375,6 +385,8 @@ class CheckedBuffers:
     def clear(self) -> None:
         """Let go of the memory."""
         self.buffers.clear()
+        if self.planned.case.registration != "none":
+            self._communicator.release_memory()
 
     def pattern(self, rule: str, rank: int, name: str) -> Pattern | None:
         """What `rule` of the benchmark, fill or expected, says of a buffer of a rank."""

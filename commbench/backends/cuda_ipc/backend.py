@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from commbench.backends.buffers.cuda_ipc import WORKED, CudaExporter, IpcMemory, probe_cuda_ipc
 from commbench.backends.buffers.memory import DeviceBuffer, rotation_pool
@@ -58,8 +58,8 @@ class IpcCopy(Backend):
     """See Backend. A pair of a rank with itself is a copy inside the process: what the same GPU
     does without IPC."""
 
-    name: ClassVar[str] = "ipc_copy"
-    devices: ClassVar[tuple[Device, ...]] = ("cuda",)
+    name = "ipc_copy"
+    devices = ("cuda",)
     library: str = "auto"
 
     def missing(self, device: Device = "cuda") -> str | None:

@@ -11,7 +11,7 @@ from ctypes.util import find_library
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,17 +22,20 @@ from commbench.backends.torch.cuda import DEFAULT_SM_HZ, NS_PER_MS, gpu_ordinal
 from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import World
 from commbench.core.errors import CommunicationError, Unsupported
+from commbench.core.opening import Opening
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Buffer, Control, RankCommunicator
 from commbench.core.terminal import first_line
 from commbench.core.variables import Case, Device, Mode
 from commbench.engines.device import HOST_BOUND, DeviceRunner, device_runner
-from commbench.engines.lowered import Lowered, UnsupportedForms, in_groups
+from commbench.engines.lowered import Lowered, in_groups
+from commbench.engines.opening import with_opener
 from commbench.hardware.cuda import driver_missing, driver_too_old
 from commbench.hardware.machine_facts import installed_version
 from commbench.hardware.nvml import Monitor
 
 from .lowering import NCCL_UNSUPPORTED, CupyLowering, start_missing
+from .opening import NO_SPLIT, CupyOpener
 
 ID_DEADLINE_S = 60.0  # until all ranks know the id of a communicator
 BARRIER_BYTES = 256  # device memory for the element that barriers reduce
@@ -51,12 +54,14 @@ extern "C" __global__ void hold(long long cycles) {
 class CupyNccl(NcclBackend):
     """See Backend."""
 
-    name: ClassVar[str] = "cupy_nccl"
-    unsupported_forms: ClassVar[UnsupportedForms] = NCCL_UNSUPPORTED
+    name = "cupy_nccl"
+    unsupported_forms = NCCL_UNSUPPORTED
     library: str = "auto"
 
     def supports(self, case: Case, size: int, program: Program) -> str | None:
-        return super().supports(case, size, program) or start_missing(program)
+        splits = any(isinstance(step, Opening) and step.groups for step in program.steps)
+        reason = super().supports(case, size, program) or start_missing(program)
+        return reason or (NO_SPLIT if splits else None)
 
     def missing(self, device: Device = "cuda") -> str | None:
         driver = driver_missing()
@@ -104,13 +109,18 @@ class CupyCommunicator(RankCommunicator):
         self.size = control.size
         self.hosted = (control.rank,)
         self._subsets: list[CupyCommunicator] = []
-        own_id = id_to_json(nccl.get_unique_id()) if control.rank == 0 else None
+        self.comm = self._connect()
+        self._barrier_memory = CupyMemory(BARRIER_BYTES)
+
+    def _connect(self) -> Any:
+        """An object of NCCL's communicator of all ranks. Raises CommunicationError."""
+        control = self._control
+        own_id = id_to_json(self._nccl.get_unique_id()) if control.rank == 0 else None
         unique_id = id_from_json(control.decide(own_id, ID_DEADLINE_S, "the id of a communicator"))
         try:
-            self.comm = nccl.NcclCommunicator(self.size, unique_id, control.rank)
+            return self._nccl.NcclCommunicator(self.size, unique_id, control.rank)
         except RuntimeError as error:  # NcclError is one
             raise CommunicationError(f"NCCL can't connect {self.size} ranks: {error}") from error
-        self._barrier_memory = CupyMemory(BARRIER_BYTES)
 
     def subset(self, ranks: Sequence[int]) -> CupyCommunicator | None:
         return self if tuple(ranks) == tuple(range(self.size)) else self.for_graphs(ranks)
@@ -132,7 +142,9 @@ class CupyCommunicator(RankCommunicator):
         lowering = CupyLowering(
             self._nccl, self.comm, self._device, buffers, self._barrier_memory.address
         )
-        lowered = Lowered.of(program, mode.sync, in_groups(lowering, mode.groups))
+        opener = CupyOpener(self._connect, lowering.barrier, self._device.synchronise)
+        lower = with_opener(in_groups(lowering, mode.groups), opener)
+        lowered = Lowered.of(program, mode.sync, lower)
         return device_runner(self._device, lowered, rotation_pool(buffers), mode)
 
     def counters(self) -> dict[str, float]:

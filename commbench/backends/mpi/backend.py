@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from commbench.backends.buffers.memory import DeviceBuffer, HostBuffer, rotation_pool
 from commbench.backends.torch.cuda import CudaDevice, CudaMemory, cuda_missing, gpu_runner
@@ -16,9 +16,10 @@ from commbench.core.case import World
 from commbench.core.errors import CommbenchError, ConfigError, Unsupported
 from commbench.core.extras import how_to_install, is_installed
 from commbench.core.program import BufferSpec, Program
-from commbench.core.protocols import Backend, Buffer, Control, Launchers, RankCommunicator, Runner
-from commbench.core.variables import Case, Device, Engine, Ipc, Mode, Staging
+from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator, Runner
+from commbench.core.variables import Case, Device, Ipc, Mode, Staging
 from commbench.engines.lowered import Lowered, PythonRunner, form_missing, in_groups, reductions
+from commbench.engines.opening import with_opener
 from commbench.hardware import mpi_library
 from commbench.hardware.cuda import MPICH, MVAPICH, OPEN_MPI, UCX, cuda_ipc_exports
 from commbench.hardware.library_settings import judged, settings_of
@@ -35,6 +36,7 @@ from .lowering import (
     PythonLowering,
     reduction_problem,
 )
+from .opening import MpiOpener, NativeOpening
 
 # of Open MPI's TCP, of UCX below either library, of libfabric below MPICH, and of MPICH's older
 # device
@@ -56,11 +58,11 @@ class Mpi(Backend):
     """See Backend. `threads` is the level requested from MPI; multiple takes about half of the rate
     at 8 B."""
 
-    name: ClassVar[str] = "mpi"
-    devices: ClassVar[tuple[Device, ...]] = ("cpu", "cuda")
-    engines: ClassVar[tuple[Engine, ...]] = ("native", "python")
-    launchers: ClassVar[Launchers] = "starts_mpi"
-    needs_torch: ClassVar[bool] = False  # but on CUDA tensors
+    name = "mpi"
+    devices = ("cpu", "cuda")
+    engines = ("native", "python")
+    launchers = "starts_mpi"
+    needs_torch = False  # but on CUDA tensors
     library: str = "auto"
     threads: str = "funneled"
 
@@ -147,7 +149,7 @@ class Mpi(Backend):
         # before MPI_Init, because MVAPICH uses the GPU that is current then; the others look up
         # each address
         gpu = self.gpu(world) if device == "cuda" else None
-        mpi = mpi_library.load_mpi(self.library, self.threads)
+        mpi = mpi_library.load_mpi(self.library, self.threads, world.rank == 0)
         if world.size != mpi.COMM_WORLD.size:
             raise ConfigError(mpi_library.launcher_mismatch(world.size, mpi))
         aware = NOT_QUERIED if gpu is None else mpi_library.cuda_aware_by_query()
@@ -195,6 +197,7 @@ class MpiCommunicator(RankCommunicator):
         """Raises Unsupported also if the library would be given device memory that it is not known
         to take."""
         gpu = self._gpu
+        opener = MpiOpener(self.comm)
         pool = rotation_pool(buffers)
         if gpu is not None:
             if mode.staging != "pinned" and buffers and self._aware.answer is not True:
@@ -206,16 +209,18 @@ class MpiCommunicator(RankCommunicator):
                 self.hosted[0],
                 buffers,
                 mode,
-                lambda used: in_groups(lowering(used), mode.groups),
+                lambda used: with_opener(in_groups(lowering(used), mode.groups), opener),
             )
         if mode.engine == "native":
             from commbench.engines.native import NativeRunner
 
             native = NativeLowering(self._mpi, self.comm, buffers, program)
-            calls = Lowered.of(program, mode.sync, in_groups(native, mode.groups))
-            return NativeRunner(calls, pool, keep=(native, buffers))
+            opening = NativeOpening(self._mpi, self.comm, native)
+            calls = Lowered.of(program, mode.sync, in_groups(opening, mode.groups))
+            return NativeRunner(calls, pool, keep=(opening, buffers))
         python = PythonLowering(self._mpi, self.comm, buffers)
-        return PythonRunner(Lowered.of(program, mode.sync, in_groups(python, mode.groups)), pool)
+        lower = with_opener(in_groups(python, mode.groups), opener)
+        return PythonRunner(Lowered.of(program, mode.sync, lower), pool)
 
     def counters(self) -> dict[str, float]:
         return {} if self._gpu is None else self._gpu.readings()

@@ -6,14 +6,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from commbench.backends.buffers.memory import HostBuffer
 from commbench.core.case import World
 from commbench.core.errors import ConfigError
 from commbench.core.program import BufferSpec, Program
-from commbench.core.protocols import Backend, Buffer, Communicator, Control, Launchers
-from commbench.core.variables import Case, Device, Engine, Mode
+from commbench.core.protocols import Backend, Buffer, Communicator, Control
+from commbench.core.variables import Case, Device, Mode
 
 from .model import Model
 from .payload import Buffers
@@ -24,12 +24,12 @@ from .virtual import VirtualRunner
 class Simulated(Backend):
     """See Backend. One process hosts all ranks, so it needs no launcher."""
 
-    name: ClassVar[str] = "simulated"
-    devices: ClassVar[tuple[Device, ...]] = ("cpu",)
-    engines: ClassVar[tuple[Engine, ...]] = ("virtual",)
-    launchers: ClassVar[Launchers] = "none"
-    axes: ClassVar[tuple[str, ...]] = ("staging",)
-    threads_per_rank: ClassVar[int] = 0
+    name = "simulated"
+    devices = ("cpu",)
+    engines = ("virtual",)
+    launchers = "none"
+    axes = ("staging",)
+    threads_per_rank = 0
     model: Model = field(default_factory=Model)
     seed: int = 0
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from commbench.backends.buffers.memory import rotation_pool
 from commbench.core import program as steps
 from commbench.core.errors import CommunicationError, Unsupported
+from commbench.core.opening import CloseCommunicator, Opening
 from commbench.core.program import Compute, Group, In, Operation, Program, Step, View
 
 from .model import Model
@@ -228,6 +229,11 @@ class VirtualWorld:
                 until = self._copy(rank, step)
             case _ if isinstance(step, steps.Compute):
                 until = self._compute(rank, step)
+            case CloseCommunicator():
+                until = rank.clock
+            case Opening():  # as long as a barrier takes
+                ranks = step.members(rank.number, len(self.active))
+                until = self._join(rank, ranks, steps.Barrier())
             case _:
                 until = self._join(rank, tuple(self.active) if group is None else group, step)
         rank.pending[request] = Pending(until, rank.computed_s)

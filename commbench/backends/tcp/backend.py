@@ -8,7 +8,7 @@ import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from commbench.backends.buffers.memory import HostBuffer, rotation_pool
 from commbench.core.case import World
@@ -18,6 +18,7 @@ from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator,
 from commbench.core.units import INT_MAX
 from commbench.core.variables import Case, Device, Ipc, Mode
 from commbench.engines.lowered import Lowered, PythonRunner, has_collectives
+from commbench.engines.opening import opens, with_opener
 from commbench.results.network_cards import interface_rails
 from commbench.runtime.peer_listener import PeerListener, PeerStream
 from commbench.runtime.rendezvous import address_for_peers
@@ -30,6 +31,7 @@ from .lowering import (
     TcpLowering,
     barrier_partners,
 )
+from .opening import TcpOpener
 
 INTERFACE = "COMMBENCH_TCP_INTERFACE"  # exported from the key `interface`
 EXCHANGE_S = 120.0
@@ -43,10 +45,10 @@ class Tcp(Backend):
     autotuning on. timeout_s: how long a call on a socket may go without moving a byte.
     """
 
-    name: ClassVar[str] = "tcp"
-    devices: ClassVar[tuple[Device, ...]] = ("cpu",)
-    axes: ClassVar[tuple[str, ...]] = ("streams",)
-    joins_messages: ClassVar[bool] = True  # one sendmsg
+    name = "tcp"
+    devices = ("cpu",)
+    axes = ("streams",)
+    joins_messages = True  # one sendmsg
     library: str = "auto"
     buffer_bytes: int | None = None
     no_delay: bool = True
@@ -65,7 +67,8 @@ class Tcp(Backend):
         return None
 
     def supports(self, case: Case, size: int, program: Program) -> str | None:
-        return TCP_NO_COLLECTIVES if has_collectives(program) else None
+        only_messages = opens(program) or not has_collectives(program)
+        return None if only_messages else TCP_NO_COLLECTIVES
 
     def rails(self, facts: Mapping[str, Any]) -> list[str]:
         return [f"interface={name}" for name in interface_rails(facts)]
@@ -140,7 +143,9 @@ class TcpCommunicator(RankCommunicator):
         lowering = TcpLowering(self._endpoint, self._ranks, self.hosted[0], mode.streams, buffers)
         if any(isinstance(step, Write | Read) for step in program.steps):
             return lowering.stream(program, mode.stream_threads)
-        return PythonRunner(Lowered.of(program, mode.sync, lowering.call), rotation_pool(buffers))
+        opener = TcpOpener(self._endpoint, self._ranks, self.hosted[0])
+        lower = with_opener(lowering.call, opener)
+        return PythonRunner(Lowered.of(program, mode.sync, lower), rotation_pool(buffers))
 
     def counters(self) -> dict[str, float]:
         """TCP_INFO of the connections of the program prepared last, counted since each was made."""

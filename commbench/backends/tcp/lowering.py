@@ -61,6 +61,7 @@ from .connection import (
 from .stream import Lane, Lanes, StreamRunner
 
 BARRIER = -1  # the stream of the barriers' bytes
+OPENED = -2  # and of connections that are made while the clock runs
 MAX_STREAMS = 64
 TCP_NO_COLLECTIVES = "tcp is point to point only: sockets have no collectives"
 Messages = tuple[tuple[int, View], ...]  # peer, data
@@ -176,14 +177,14 @@ class Endpoint:
         return connected
 
     def _admit(self, peer: int, stream: int, accepted: socket.socket) -> bool:
-        if not (0 <= peer <= self.rank and BARRIER <= stream < MAX_STREAMS):
+        if not (0 <= peer <= self.rank and OPENED <= stream < MAX_STREAMS):
             return False
         with suppress(OSError):  # if it has hung up, whoever uses the connection will notice
             self._set_no_delay(accepted, stream)
         return True
 
     def _set_no_delay(self, connection: socket.socket, stream: int) -> None:
-        no_delay = self._options.no_delay or stream == BARRIER
+        no_delay = self._options.no_delay or stream < 0
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(no_delay))
 
 
@@ -261,7 +262,7 @@ class TcpLowering:
                     tuple(self._endpoint[self._ranks[peer], BARRIER] for peer in pair)
                     for pair in pairs
                 ]
-                return Call(_disseminate, (rounds, memoryview(bytearray(1)))) if rounds else NO_CALL
+                return Call(disseminate, (rounds, memoryview(bytearray(1)))) if rounds else NO_CALL
             case _ if isinstance(step, Compute):
                 return compute_call(step)
             case Copy(source, target):
@@ -362,7 +363,8 @@ def cut(view: memoryview, parts: int) -> list[memoryview]:
     return [view[start:stop] for start, stop in pairwise(edges)]
 
 
-def _disseminate(rounds: Iterable[tuple[Connection, Connection]], byte: memoryview) -> None:
+def disseminate(rounds: Iterable[Sequence[Connection]], byte: memoryview) -> None:
+    """A barrier: in each round a byte to the first connection, then one from the second."""
     for receiver, sender in rounds:
         receiver.send_one(byte)
         sender.receive_one(byte)

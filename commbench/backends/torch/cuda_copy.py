@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from commbench.backends.buffers.memory import HostBuffer
 from commbench.backends.buffers.staging import PinnedBuffer
@@ -40,9 +40,9 @@ WITHOUT_WAITING = True  # of Tensor.copy_
 class CudaCopy(Backend):
     """See Backend."""
 
-    name: ClassVar[str] = "cuda_copy"
-    devices: ClassVar[tuple[Device, ...]] = ("cuda",)
-    axes: ClassVar[tuple[str, ...]] = ("staging",)
+    name = "cuda_copy"
+    devices = ("cuda",)
+    axes = ("staging",)
     library: str = "auto"
 
     def missing(self, device: Device = "cuda") -> str | None:

@@ -31,9 +31,11 @@ from commbench.engines.lowered import (
     check_form,
     in_groups,
 )
+from commbench.engines.opening import Opener, with_opener
 from commbench.hardware.torch_install import other_torch
 
 from .cuda import CudaDevice, CudaMemory, gpu_runner, view_tensors
+from .opening import GroupOpener
 
 # a last resort: the deadlines of the control plane are shorter
 CALL_TIMEOUT = timedelta(minutes=10)
@@ -128,11 +130,14 @@ class TorchCommunicator(RankCommunicator):
         return HostBuffer(spec, pool)
 
     def runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
-        lower = in_groups(self._lowering(buffers), mode.groups)
+        lower = with_opener(in_groups(self._lowering(buffers), mode.groups), self._opener())
         return PythonRunner(Lowered.of(program, mode.sync, lower), rotation_pool(buffers))
 
     def _lowering(self, buffers: Mapping[str, Buffer]) -> GroupLowering[Call]:
         return TorchLowering(self.group, buffers)
+
+    def _opener(self) -> Opener:
+        return GroupOpener(self._ranks, self.hosted[0], CALL_TIMEOUT)
 
     @contextmanager
     def profiled(self, path: Path) -> Iterator[None]:
@@ -182,7 +187,7 @@ class CudaCommunicator(TorchCommunicator):
             self.hosted[0],
             buffers,
             mode,
-            lambda used: in_groups(self._lowering(used), mode.groups),
+            lambda used: with_opener(in_groups(self._lowering(used), mode.groups), self._opener()),
         )
 
     def _lowering(self, buffers: Mapping[str, Buffer]) -> GroupLowering[Call]:

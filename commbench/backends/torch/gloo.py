@@ -9,10 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import version
-from typing import Any, ClassVar
+from typing import Any
 
 from commbench.core.case import World
 from commbench.core.errors import ConfigError, Unconnected, process_limit
+from commbench.core.opening import Opening
 from commbench.core.program import (
     AllGather,
     AllReduce,
@@ -58,11 +59,11 @@ torch_version = cache(partial(version, "torch"))
 class Gloo(Backend):
     """See Backend."""
 
-    name: ClassVar[str] = "gloo"
-    has_profiler: ClassVar[bool] = True
-    devices: ClassVar[tuple[Device, ...]] = ("cpu", "cuda")
+    name = "gloo"
+    has_profiler = True
+    devices = ("cpu", "cuda")
     # the caller, two workers per group, an event loop per device (ProcessGroupGloo)
-    threads_per_rank: ClassVar[int] = 4
+    threads_per_rank = 4
     library: str = "auto"
 
     def missing(self, device: Device = "cpu") -> str | None:
@@ -80,7 +81,9 @@ class Gloo(Backend):
 
     def staging(self, program: Program) -> Staging:
         """A program with a step that gloo does not copy is copied by commbench as a whole."""
-        moving = [step for step in program.from_lead if not isinstance(step, Barrier | WaitAll)]
+        moving = [
+            step for step in program.from_lead if not isinstance(step, Barrier | WaitAll | Opening)
+        ]
         if not moving:
             return "none"
         copied = all(isinstance(step, COPIED_BY_GLOO) for step in moving)

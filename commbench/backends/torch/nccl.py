@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from commbench.backends.nccl_library import LoadedNccl, NcclBackend, NcclLog
 from commbench.core.case import World
@@ -28,20 +28,24 @@ from commbench.core.program import (
     Step,
     WaitAll,
 )
-from commbench.core.protocols import Buffer, Control
-from commbench.core.variables import Case, Device, Ipc
-from commbench.engines.lowered import NO_CALL, Call, GroupLowering, Rotating, UnsupportedForms
+from commbench.core.protocols import Buffer, Control, Runner
+from commbench.core.variables import Case, Device, Ipc, Mode, Registration
+from commbench.engines.lowered import NO_CALL, Call, GroupLowering, Rotating
+from commbench.engines.opening import Opener
 from commbench.hardware.torch_install import place_of, torch_folder
 from commbench.runtime.exit_protocol import FOLDER
 
 from .cuda import CudaDevice, cuda_missing, graph_refusal
 from .distributed import (
+    CALL_TIMEOUT,
     TORCH_UNSUPPORTED,
     CudaCommunicator,
     TorchCommunicator,
     TorchLowering,
     start_group,
 )
+from .nccl_opening import NcclOpener
+from .registered_memory import RegisteredMemory, registration_refusal
 
 ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 TORCHRUN = "TORCHELASTIC_RUN_ID"
@@ -56,16 +60,18 @@ EAGER_WARNING = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"
 class Nccl(NcclBackend):
     """See Backend."""
 
-    name: ClassVar[str] = "nccl"
-    has_profiler: ClassVar[bool] = True
-    unsupported_forms: ClassVar[UnsupportedForms] = TORCH_UNSUPPORTED
+    name = "nccl"
+    has_profiler = True
+    unsupported_forms = TORCH_UNSUPPORTED
+    axes = ("registration",)
     library: str = "auto"
 
     def missing(self, device: Device = "cuda") -> str | None:
         return cuda_missing("take backend=gloo")
 
     def supports(self, case: Case, size: int, program: Program) -> str | None:
-        return super().supports(case, size, program) or graph_refusal(case)
+        reason = super().supports(case, size, program) or graph_refusal(case)
+        return reason or registration_refusal(case, program)
 
     def environment(self, cuda_ipc: Ipc, interface: str | None) -> dict[str, str]:
         # 0: torch's watchdog does not end this process when another rank is lost; commbench does,
@@ -111,6 +117,7 @@ class NcclCommunicator(CudaCommunicator):
 
         super().__init__(name, group, ranks, rank, gpu, log)
         self._log = log
+        self._memory: RegisteredMemory | None = None  # of the case that is measured
         # The first call of a group needs all its ranks, which a batch of messages does not involve.
         # This one also connects neighbours, so that the log names their transport; other pairs
         # connect in the first call of a case.
@@ -118,11 +125,30 @@ class NcclCommunicator(CudaCommunicator):
         dist.all_reduce(self.barrier_tensor, group=group)
         gpu.synchronise()
 
+    def registered_memory(self, registration: Registration) -> AbstractContextManager[None]:
+        backend = self.group._get_backend(self._gpu.place)
+        self._memory = RegisteredMemory(backend, registration)
+        return self._memory.allocating()
+
+    def release_memory(self) -> None:
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            self._gpu.synchronise()
+            memory.release()
+
+    def runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
+        if self._memory is not None:
+            self._memory.register()
+        return super().runner(program, buffers, mode)
+
     def for_graphs(self, ranks: Sequence[int]) -> TorchCommunicator | None:
         return self._new_group(tuple(self._ranks[rank] for rank in ranks))
 
     def _lowering(self, buffers: Mapping[str, Buffer]) -> GroupLowering[Call]:
         return NcclLowering(self.group, buffers, self.barrier_tensor, self._gpu.place)
+
+    def _opener(self) -> Opener:
+        return NcclOpener(self.group, self._ranks, self._gpu, CALL_TIMEOUT)
 
     def facts(self) -> dict[str, Any]:
         import torch

@@ -9,6 +9,7 @@ from typing import Any
 from commbench.analysis.machines import Record
 from commbench.cluster.acceptance.verdict import StageResult
 from commbench.results.fact_scopes import MISSING, scope_of
+from commbench.stats.thresholds import EQUAL_MEMORY
 
 # facts that must be equal on all nodes, beside those that end a run (scope `error`)
 DECIDING_FACTS = (
@@ -32,13 +33,12 @@ RIGHT_GPU_FACTS = {
     "fabric_health": "healthy",
 }
 MEMORY = "host.memory_total_bytes"
-MEMORY_SHARE = 0.02  # by which the memory of equal nodes may differ
 
 
 def machine_results(facts: Sequence[Record], nodes: int) -> Iterator[StageResult]:
     """Each node against the majority of the nodes."""
     if not facts:
-        yield from [StageResult("-", ("the nodes are simulated on one machine",))] * nodes
+        yield from [StageResult(None, ("the nodes are simulated on one machine",))] * nodes
         return
     deciding = deciding_facts(facts)
     for node in range(nodes):
@@ -65,7 +65,7 @@ def deciding_facts(facts: Sequence[Record]) -> dict[str, list[str]]:
             deciding[key] = values
     memory = [node.get(MEMORY) for node in facts]
     known = [value for value in memory if isinstance(value, int)]
-    if known and max(known) - min(known) > MEMORY_SHARE * max(known):
+    if known and max(known) - min(known) > EQUAL_MEMORY * max(known):
         deciding[MEMORY] = [str(value) for value in memory]
     return deciding
 

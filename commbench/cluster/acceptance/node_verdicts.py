@@ -1,7 +1,7 @@
-"""The end of an acceptance: PASS, FAIL or NOT MEASURED for each node, from the runs of its stages.
+"""The end of an acceptance: PASS, FAIL or UNDECIDED for each node, from the runs of its stages.
 
 A node passes if it passes each stage. A stage that says nothing about a node, because it was
-skipped, ended early or has too few nodes to compare, makes it NOT MEASURED, never PASS.
+skipped, ended early or has too few nodes to compare, makes it UNDECIDED, never PASS.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from dataclasses import dataclass, replace
 from commbench.analysis.machines import Record
 from commbench.analysis.slow_pairs import UNUSABLE
 from commbench.cluster.acceptance.machine_facts import machine_results
-from commbench.cluster.acceptance.node_outliers import LEAST_NODES, NodeTimes, slow_nodes
 from commbench.cluster.acceptance.verdict import STAGE_NAMES, NodeVerdict, StageName, StageResult
-from commbench.cluster.search.bad_nodes import Decision
 from commbench.cluster.search.node_rounds import search_refusal
 from commbench.core.layout import Layout
 from commbench.core.states import STAGES, Stage, status_of_run
@@ -26,12 +24,21 @@ from commbench.results.columns import case_text, grouped
 from commbench.results.load import Paths, newest_rows, read_cases
 from commbench.results.network_cards import interface_rails, port_rails
 from commbench.results.row import Measured, Row
+from commbench.stats.interval import Interval
+from commbench.stats.outliers import LEAST_PARTS, slow_parts
+from commbench.stats.thresholds import SLOWDOWN
+from commbench.stats.verdict import Gate
 
 READ_COLUMNS = (
     *NAMES,
     *("run_id", "case_id", "status", "reason", "median_s", "ci_low_s", "warnings", "stop_reason"),
     "busbw_gb_per_s",
 )
+# what a search says of a node; the second line: in runs of 2026
+GATE_OF: Mapping[str, Gate] = {
+    **{"SLOWER": "FAIL", "SAME": "PASS"},
+    **{"bad": "FAIL", "good": "PASS"},
+}
 
 
 @dataclass(frozen=True)
@@ -87,13 +94,13 @@ class Acceptance:
     @property
     def exit_status(self) -> int:
         """0 if all nodes pass."""
-        return 0 if all(verdict.outcome == "PASS" for verdict in self.verdicts) else 1
+        return 0 if all(verdict.answer == "PASS" for verdict in self.verdicts) else 1
 
     @property
     def slowdown(self) -> float:
         """By how much a node is slower that fails alone, 0.1 is 10 %."""
         config = self.runs["alone"][0]["config"] if self.runs.get("alone") else {}
-        return float(config.get("search", {}).get("slowdown", 0.1))
+        return float(config.get("search", {}).get("slowdown", SLOWDOWN))
 
     def rows_of(self, stage: Stage) -> list[Row]:
         return [
@@ -109,9 +116,9 @@ class Acceptance:
         nodes = self.layout.nodes
         rows = self.rows_of("alone")
         by_node = grouped(rows, lambda row: row.node)
-        slow = slow_nodes(_node_times(rows), self.slowdown)
+        slow = _slower_than_others(rows, self.slowdown)
         too_few = (
-            f"{plural(nodes, 'node', 'nodes')} can't be ranked: at least {LEAST_NODES} are needed"
+            f"{plural(nodes, 'node', 'nodes')} can't be ranked: at least {LEAST_PARTS} are needed"
         )
         for node in range(nodes):
             own = by_node.get(str(node), [])
@@ -120,13 +127,13 @@ class Acceptance:
             ]
             flags = set().union(*(UNUSABLE.intersection(row.warnings) for row in own))
             marked = f" (flags: {', '.join(sorted(flags))})" if flags else ""
-            faults = [*wrong, *(f"{each.text}{marked}" for each in slow if each.node == node)]
+            faults = [*wrong, *(f"{text}{marked}" for text in slow.get(node, ()))]
             early = self._ended_early("alone", node)
             if early is not None and not faults:
                 yield early
                 continue
             doubts = _unmeasured([*own, *by_node.get(None, [])])
-            if nodes < LEAST_NODES:
+            if nodes < LEAST_PARTS:
                 doubts.append(too_few)
             yield StageResult.of(faults, doubts[:1])
 
@@ -135,18 +142,18 @@ class Acceptance:
         searched = self.runs.get(stage, ())
         for node in range(self.layout.nodes):
             results = [_searched(record, node) for record in searched]
-            faults = [line for each in results if each.outcome == "FAIL" for line in each.lines]
+            faults = [line for each in results if each.answer == "FAIL" for line in each.lines]
             early = self._ended_early(stage, node)
             if faults:
                 yield StageResult("FAIL", tuple(faults))
             elif stage == "rails" and not searched and (reason := self._no_rails(node)):
-                yield StageResult("-", (reason,))
+                yield StageResult(None, (reason,))
             elif not searched and (refusal := search_refusal(self.layout)):
-                yield StageResult("NOT MEASURED", (refusal,))
+                yield StageResult("UNDECIDED", (refusal,))
             elif early is not None:
                 yield early
             else:
-                yield min(results, key=lambda result: result.place)
+                yield min(results, key=lambda result: result.answer != "UNDECIDED")
 
     def _of_all_nodes(self, stage: Stage) -> Iterator[StageResult]:
         """Operations of all nodes: they name no node, but a node was in each of them, or not."""
@@ -159,7 +166,7 @@ class Acceptance:
         """Of a stage that was not run or not finished: FAIL for the node that its reason names."""
         records = self.runs.get(stage, ())
         if not records:
-            return StageResult("NOT MEASURED", ("the stage was not run",))
+            return StageResult("UNDECIDED", ("the stage was not run",))
         name = re.escape(self.names[node])
         whole_name = re.compile(rf"(?<![\w.-]){name}(?![\w-])")
         for record in records:
@@ -170,7 +177,7 @@ class Acceptance:
                 return StageResult("FAIL", (named[0],))
             if status_of_run(record) != "done":
                 reason = record.get("reason") or "it did not end"
-                return StageResult("NOT MEASURED", (f"the stage ended early: {reason}",))
+                return StageResult("UNDECIDED", (f"the stage ended early: {reason}",))
         return None
 
     def _no_rails(self, node: int) -> str | None:
@@ -221,23 +228,21 @@ def newest_runs(records: Sequence[Record]) -> dict[Stage, list[Record]]:
 def _searched(record: Record, node: int) -> StageResult:
     """What the search of a run says about a node."""
     search = record.get("search") or {}
-    decisions: Sequence[Decision] = search.get("nodes") or []
-    if node >= len(decisions):
-        return StageResult("NOT MEASURED", ("no pair was measured",))
-    decision = decisions[node]
+    verdicts = search.get("nodes") or []
+    if node >= len(verdicts):
+        return StageResult("UNDECIDED", ("no pair was measured",))
+    answer = GATE_OF.get(verdicts[node], "UNDECIDED")
+    if answer == "PASS":
+        return StageResult(answer)
     where = _rail_of(record)
     lines = tuple(
         f"{where}{suspect['who']}: {suspect['what_is_slow']} take {suspect['longer_by']} longer"
         f" than typical ({suspect['between']}), in {suspect['pairs']} measured pairs"
         for suspect in search.get("suspects") or []
-        if node in suspect.get("nodes", ()) and suspect.get("decision") == decision
+        if node in suspect.get("nodes", ()) and suspect.get("decision") == verdicts[node]
     )
-    if decision == "bad":
-        return StageResult("FAIL", lines or (f"{where}its pairs are slow",))
-    if decision == "good":
-        return StageResult("PASS")
-    undecided = tuple(f"undecided: {line}" for line in lines)
-    return StageResult("NOT MEASURED", undecided or ("its pairs decide nothing",))
+    nothing = "its pairs are slow" if answer == "FAIL" else "its pairs decide nothing"
+    return StageResult(answer, lines or (f"{where}{nothing}",))
 
 
 def _rail_of(record: Record) -> str:
@@ -252,8 +257,8 @@ def _rail_of(record: Record) -> str:
 # ---------------------------------------------------------------- rows
 
 
-def _node_times(rows: Sequence[Row]) -> list[NodeTimes]:
-    """The times of each case on the nodes. Flags do not count: what they say of all nodes does not
+def _slower_than_others(rows: Sequence[Row], slowdown: float) -> dict[int, list[str]]:
+    """What is slow on each slow node. Flags do not count: what they say of all nodes does not
     change their order, and a node that alone is throttled is to be found."""
 
     def case_without_node(row: Row) -> tuple[object, ...]:
@@ -261,13 +266,23 @@ def _node_times(rows: Sequence[Row]) -> list[NodeTimes]:
 
     cases = []
     for same in grouped(rows, case_without_node).values():
-        usable = {int(row.node): row for row in same if isinstance(row, Measured) and row.node}
-        if len(usable) >= LEAST_NODES:
-            where = f"{_title_of_case(next(iter(usable.values())))} within the node"
-            median_s = {node: row.median_s for node, row in usable.items()}
-            low_s = {node: row.ci_low_s or row.median_s for node, row in usable.items()}
-            cases.append(NodeTimes(where, median_s, low_s))
-    return cases
+        times = {
+            int(row.node): Interval(row.median_s, row.ci_low_s or row.median_s)
+            for row in same
+            if isinstance(row, Measured) and row.node
+        }
+        if len(times) >= LEAST_PARTS:
+            cases.append((_title_of_case(same[0]), times))
+    texts: dict[int, list[str]] = {}
+    for title, times in cases:
+        for node, slow in slow_parts(times, slowdown, len(cases)).items():
+            place = "the slowest" if slow.place == 1 else f"the {slow.place}. slowest"
+            texts.setdefault(node, []).append(
+                f"{title} within the node takes {100 * (slow.ratio - 1):.0f} % longer than on the"
+                f" median node, {place}; {slow.spreads:.1f} spreads of the nodes, the limit is"
+                f" {slow.limit:.1f}"
+            )
+    return texts
 
 
 def _title_of_case(row: Row) -> str:

@@ -10,10 +10,8 @@ from commbench.cluster.acceptance.machine_facts import other_differences
 from commbench.cluster.acceptance.node_verdicts import Acceptance
 from commbench.cluster.acceptance.verdict import (
     STAGE_NAMES,
-    STAGE_OUTCOMES,
     NodeVerdict,
     StageName,
-    StageOutcome,
 )
 from commbench.cluster.search.suspect_table import exclude_lines
 from commbench.core.layout import Layout
@@ -23,6 +21,7 @@ from commbench.report.table import Table
 from commbench.results.columns import grouped
 from commbench.results.row import Measured
 from commbench.stats.thresholds import FALSE_ALARMS
+from commbench.stats.verdict import GATES, Gate
 
 MOST_NODES = 64  # rows of the table; the rest is counted
 MOST_EVIDENCE = 4  # lines of a node and stage
@@ -31,11 +30,9 @@ SCALING_HEADS = ("scaling", "message\nB", "nodes", "time\nus", "busbw\nGB/s")
 
 
 def acceptance_section(acceptance: Acceptance) -> Section:
-    verdicts = sorted(
-        acceptance.verdicts, key=lambda verdict: STAGE_OUTCOMES.index(verdict.outcome)
-    )
-    counts = Counter(verdict.outcome for verdict in verdicts)
-    counted = ", ".join(f"{counts[name]} {name}" for name in ("PASS", "FAIL", "NOT MEASURED"))
+    verdicts = sorted(acceptance.verdicts, key=lambda verdict: GATES.index(verdict.answer))
+    counts = Counter(verdict.answer for verdict in verdicts)
+    counted = ", ".join(f"{counts[name]} {name}" for name in ("PASS", "FAIL", "UNDECIDED"))
     return Section(
         f"Acceptance of {plural(len(verdicts), 'node', 'nodes')}: {counted}",
         tables=[_nodes_table(verdicts[:MOST_NODES]), *_scaling_tables(acceptance)],
@@ -50,16 +47,16 @@ def acceptance_section(acceptance: Acceptance) -> Section:
 
 def _nodes_table(verdicts: Sequence[NodeVerdict]) -> Table:
     cells = [
-        [each.name, each.outcome, *(each.stages[stage].outcome for stage in STAGE_NAMES)]
+        [each.name, each.answer, *(each.stages[stage].answer or "-" for stage in STAGE_NAMES)]
         for each in verdicts
     ]
-    colors = {row: "red" for row, each in enumerate(verdicts) if each.outcome == "FAIL"}
+    colors = {row: "red" for row, each in enumerate(verdicts) if each.answer == "FAIL"}
     return Table.of(("node", "verdict", *STAGE_NAMES), cells, colors=colors)
 
 
 def _hidden_line(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
     if verdicts:
-        counts = Counter(verdict.outcome for verdict in verdicts)
+        counts = Counter(verdict.answer for verdict in verdicts)
         listed = ", ".join(f"{count} {name}" for name, count in counts.items())
         yield f"... and {len(verdicts)} more nodes: {listed}"
 
@@ -93,7 +90,7 @@ def _evidence_lines(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
     """Of each failed stage."""
     for verdict in verdicts:
         for stage, result in verdict.stages.items():
-            if result.outcome != "FAIL":
+            if result.answer != "FAIL":
                 continue
             for line in result.lines[:MOST_EVIDENCE]:
                 yield f"{verdict.name} fails {stage}: {line}"
@@ -104,14 +101,14 @@ def _evidence_lines(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
 
 def _missing_lines(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
     """Why a stage says nothing, each reason once with its nodes."""
-    names: dict[tuple[StageOutcome, StageName, str], list[str]] = defaultdict(list)
+    names: dict[tuple[Gate | None, StageName, str], list[str]] = defaultdict(list)
     for verdict in verdicts:
         for stage, result in verdict.stages.items():
-            if result.outcome in ("NOT MEASURED", "-"):
-                names[result.outcome, stage, result.lines[0]].append(verdict.name)
-    for (outcome, stage, line), own in names.items():
+            if result.answer in ("UNDECIDED", None):
+                names[result.answer, stage, result.lines[0]].append(verdict.name)
+    for (answer, stage, line), own in names.items():
         who = "all nodes" if len(own) == len(verdicts) else ", ".join(own[:MOST_NAMED])
-        word = "does not apply" if outcome == "-" else "not measured"
+        word = "does not apply" if answer is None else "UNDECIDED"
         yield f"{stage} {word} on {who}: {line}"
 
 
@@ -121,11 +118,11 @@ def _notes(acceptance: Acceptance) -> Iterator[str]:
     if acceptance.facts and others:
         more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
         yield f"the nodes also differ in: {', '.join(others[:MOST_NAMED])}{more} (run.json)"
-    if any(verdict.stages["alone"].outcome == "FAIL" for verdict in acceptance.verdicts):
+    if any(verdict.stages["alone"].answer == "FAIL" for verdict in acceptance.verdicts):
         yield (
             f"a node fails alone if it takes {100 * acceptance.slowdown:g} % longer than the median"
             " of all nodes, and by more spreads (1.48 median deviations) than the slowest node"
             f" has in {100 * (1 - FALSE_ALARMS):g} % of healthy clusters"
         )
-    failed = [verdict.name for verdict in acceptance.verdicts if verdict.outcome == "FAIL"]
+    failed = [verdict.name for verdict in acceptance.verdicts if verdict.answer == "FAIL"]
     yield from exclude_lines(failed, acceptance.names)

@@ -26,14 +26,15 @@ from commbench.cluster.gate.with_baseline import judge_with_baseline
 from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Job
 from commbench.core.errors import CommbenchError, ConfigError
+from commbench.core.launchers import usual_programs
 from commbench.core.terminal import first_line
-from commbench.core.units import plural
+from commbench.core.units import plural, word_list
 from commbench.report.summary import Results, Summary, read_results
 from commbench.runtime.launchers.registry import detect
 from commbench.runtime.launchers.requirements import check_startable
 from commbench.stats.difference import outcomes
+from commbench.stats.thresholds import DECIDING_LAUNCHES
 
-LEAST_FRESH = 5
 OWN_KEYS = ("trial", "output", "writer", "plan")  # this command sets them
 
 
@@ -94,7 +95,7 @@ def open_answers(result: GateResult) -> list[CaseAnswer]:
 def _launches_needed(healthy: int, cases: int, rules: GateRules) -> int:
     """The fresh launches with which a case can fail among so many, if all are slower than every
     healthy launch."""
-    launches = LEAST_FRESH
+    launches = DECIDING_LAUNCHES
     while outcomes(healthy, launches) * rules.false_alarms < cases * rules.looks:
         launches += 1
     return launches
@@ -104,7 +105,7 @@ def _jobs_of(results: Results, case_ids: Collection[str]) -> list[tuple[Job, str
     """The jobs that measure these cases, with the folder of their configuration. Raises
     CommbenchError where they can't run here as they did."""
     if detect(os.environ) is not None:
-        raise ConfigError("accept runs within torchrun, mpirun or srun")
+        raise ConfigError(f"accept runs within {word_list(usual_programs(), 'or')}")
     if not results.folders:
         raise ConfigError("RESULTS are no folders of runs")
     rows = [row for row in results.rows if row.case_id in case_ids]

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
-from commbench.analysis.normal import Judged
 from commbench.core.units import format_factor, format_number, plural
 from commbench.results.row import Row
-from commbench.stats.verdict import Comparison
+from commbench.stats.verdict import GATES, Comparison, Gate, worst
 
-Answer = Literal["PASS", "FAIL", "SUSPECT", "UNDECIDED"]
-ORDER: tuple[Answer, ...] = ("FAIL", "SUSPECT", "UNDECIDED", "PASS")
-COUNTED: dict[Answer, tuple[str, str]] = {  # of one case, of several
+COUNTED: dict[Gate, tuple[str, str]] = {  # of one case, of several
     "FAIL": ("fails", "fail"),
     "SUSPECT": ("is suspect", "are suspect"),
     "UNDECIDED": ("is undecided", "are undecided"),
@@ -30,7 +26,7 @@ class CaseAnswer:
 
     kind: str
     name: str
-    answer: Answer
+    answer: Gate
     reason: str = ""
     finding: str = ""
     case_id: str = ""
@@ -53,12 +49,11 @@ class GateResult:
     notes: tuple[str, ...] = ()
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> Gate:
         """The worst of all cases; UNDECIDED where there is none."""
-        given = {each.answer for each in self.answers} or {"UNDECIDED"}
-        return next(answer for answer in ORDER if answer in given)
+        return worst(each.answer for each in self.answers)
 
-    def of(self, answer: Answer) -> list[CaseAnswer]:
+    def of(self, answer: Gate) -> list[CaseAnswer]:
         return [each for each in self.answers if each.answer == answer]
 
     def sentence(self) -> str:
@@ -68,14 +63,14 @@ class GateResult:
             return "UNDECIDED: no case was judged"
         counts = [
             f"{len(given)} {COUNTED[answer][len(given) > 1]}"
-            for answer in ORDER
+            for answer in GATES
             if (given := self.of(answer))
         ]
         text = f"of {plural(len(self.answers), 'case', 'cases')} {', '.join(counts)}"
         if self.answer == "PASS":
             return f"PASS: {text}{self._seen_text()}"
-        worst = max(self.of(self.answer), key=_ratio)
-        return f"{self.answer}: {worst.name}: {worst.reason}; {text}"
+        slowest = max(self.of(self.answer), key=_ratio)
+        return f"{self.answer}: {slowest.name}: {slowest.reason}; {text}"
 
     def _seen_text(self) -> str:
         """The loss that would have been suspect in each case."""
@@ -115,12 +110,4 @@ def above_limit(row: Row) -> str:
     return (
         f"{format_number(rate)} GB/s is above the limit of {limit} GB/s ({row.limit_name}): one of"
         " the two is wrong"
-    )
-
-
-def known_value_text(judged: Judged) -> str:
-    """What a case has beside a published value."""
-    return (
-        f"{judged.case}: {judged.measured} is {judged.verdict} ({judged.expected} on"
-        f" {judged.reference.title})."
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from commbench.cli.options import CommandParser, check_file, percent, whole_number, write_file
 from commbench.cluster.gate.again import measured_again, open_answers
-from commbench.cluster.gate.answers import ORDER, Answer, GateResult
+from commbench.cluster.gate.answers import GateResult
 from commbench.cluster.gate.decision import GateRules
 from commbench.cluster.gate.text import gate_section, junit_text
 from commbench.cluster.gate.with_baseline import judge_with_baseline
@@ -21,6 +21,7 @@ from commbench.report.summary import Results, Summary, read_results
 from commbench.results.run_folder import resume_command
 from commbench.runtime.folder_lock import is_measured_into
 from commbench.stats.thresholds import FALSE_ALARMS, TOLERATED_LOSS
+from commbench.stats.verdict import Gate, worst
 
 ACCEPT_USAGE = """commbench accept RESULTS... --baseline DIR    against healthy launches
        commbench accept RESULTS...                   guidelines, limits and known values only"""
@@ -30,7 +31,7 @@ SUSPECT: slower, but not for certain. UNDECIDED: launches are too few, or vary t
 measured again where this machine can. PASS: a loss beyond the margin is excluded.
 A baseline is made with: commbench baseline add RUN... --baseline DIR
 Exit status: 0 all cases pass, 1 one fails or is suspect, 4 one is undecided, 2 bad input."""
-ANSWER_STATUSES: dict[Answer, int] = {"PASS": 0, "FAIL": 1, "SUSPECT": 1, "UNDECIDED": 4}
+ANSWER_STATUSES: dict[Gate, int] = {"PASS": 0, "FAIL": 1, "SUSPECT": 1, "UNDECIDED": 4}
 MOST_ANSWER_ROWS = 30
 MOST_LAUNCHES = 100
 
@@ -69,10 +70,9 @@ def accept(words: list[str]) -> int:
 
 def _exit_status(result: GateResult, allow_suspect: bool) -> int:
     """That of the worst answer; a suspect case that is allowed counts as one that passes."""
-    answers = {each.answer for each in result.answers} or {result.answer}
-    if allow_suspect:
-        answers.discard("SUSPECT")
-    return next((ANSWER_STATUSES[answer] for answer in ORDER if answer in answers), 0)
+    is_allowed = {"SUSPECT"} if allow_suspect else set()
+    answer = worst("PASS" if each.answer in is_allowed else each.answer for each in result.answers)
+    return ANSWER_STATUSES[answer]
 
 
 def _accept_parser() -> argparse.ArgumentParser:

@@ -26,7 +26,6 @@ import numpy as np
 from commbench.analysis.case_names import case_names
 from commbench.cluster.baseline.healthy_launches import HealthyLaunch, level_tests, medians_s
 from commbench.cluster.gate.answers import (
-    Answer,
     CaseAnswer,
     above_limit,
     is_impossible,
@@ -36,9 +35,15 @@ from commbench.cluster.gate.answers import (
 from commbench.core.units import format_factor, format_seconds, plural
 from commbench.results.row import Row
 from commbench.stats.launches import FEW_LAUNCHES
-from commbench.stats.thresholds import FALSE_ALARMS, LARGEST_UNSEEN, TOLERATED_LOSS
+from commbench.stats.thresholds import (
+    DECIDING_LAUNCHES,
+    FALSE_ALARMS,
+    LARGEST_UNSEEN,
+    TOLERATED_LOSS,
+)
 from commbench.stats.verdict import (
     Comparison,
+    Gate,
     Verdict,
     compare_launches,
     suspect_ratio,
@@ -47,7 +52,6 @@ from commbench.stats.verdict import (
 )
 
 SUITE = "suite"  # the kind of the answer on all cases together
-LEAST_TO_PASS = 5  # launches: a cluster that is slow half of the time is slow in one of these
 
 
 @dataclass(frozen=True)
@@ -202,7 +206,7 @@ def _compared(
     )
 
 
-def _slower(case: GateCase, comparison: Comparison, is_certain: bool) -> tuple[Answer, str]:
+def _slower(case: GateCase, comparison: Comparison, is_certain: bool) -> tuple[Gate, str]:
     """The answer on a slower case, and its reason."""
     reason = _loss_sentence(case, comparison)
     if is_certain:
@@ -213,7 +217,7 @@ def _slower(case: GateCase, comparison: Comparison, is_certain: bool) -> tuple[A
 
 def _not_slower(
     case: GateCase, comparison: Comparison, allowed: float, rules: GateRules
-) -> tuple[Answer, str]:
+) -> tuple[Gate, str]:
     """PASS where the interval is below the loss allowed, and a large loss would have been seen;
     else undecided, with the reason."""
     if comparison.suspect_ratio > 1 + LARGEST_UNSEEN:
@@ -222,8 +226,11 @@ def _not_slower(
         vary = f"{disturbed or 'healthy launches vary too much'}: {unseen}"
         return "UNDECIDED", f"{vary}; more of them: commbench baseline add"
     new = plural(len(case.new), "launch", "launches")
-    if len(case.new) < LEAST_TO_PASS or not comparison.ratio.is_known:
-        return "UNDECIDED", f"{new} can't show a loss that comes and goes: measure {LEAST_TO_PASS}"
+    if len(case.new) < DECIDING_LAUNCHES or not comparison.ratio.is_known:
+        return (
+            "UNDECIDED",
+            f"{new} can't show a loss that comes and goes: measure {DECIDING_LAUNCHES}",
+        )
     slowest_s = max(launch.median_s for launch in case.healthy)
     slow = [each for each in case.new if each.median_s > slowest_s * (1 + LARGEST_UNSEEN)]
     if slow:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from commbench.cluster.gate.answers import ORDER, CaseAnswer, GateResult, loss_text
+from commbench.cluster.gate.answers import CaseAnswer, GateResult, loss_text
 from commbench.core.texts import microseconds_text
 from commbench.report.junit import JunitCase, junit_xml
 from commbench.report.section import Section
 from commbench.report.table import Table
-from commbench.stats.verdict import Comparison
+from commbench.stats.verdict import GATES, Comparison
 
 SUITE = "commbench accept"
 ANSWER_COLORS = {"FAIL": "red", "SUSPECT": "red", "UNDECIDED": "yellow", "PASS": "green"}
@@ -35,7 +35,7 @@ def gate_section(result: GateResult) -> Section:
 
 def gate_rows(result: GateResult) -> list[list[str]]:
     """The cells below GATE_HEADS, failures first."""
-    answers = sorted(result.answers, key=lambda each: ORDER.index(each.answer))
+    answers = sorted(result.answers, key=lambda each: GATES.index(each.answer))
     return [
         [each.name, each.answer, *_number_cells(each.comparison), each.reason] for each in answers
     ]

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from commbench.analysis.normal import NORMAL
 from commbench.cluster.baseline.healthy_launches import GROUP_OF, Grouping, level_spread
 from commbench.cluster.baseline.store import (
     StoreKey,
@@ -20,10 +19,11 @@ from commbench.cluster.baseline.store import (
     store_keys,
     stored_runs,
 )
-from commbench.cluster.gate.answers import CaseAnswer, GateResult, known_value_text
+from commbench.cluster.gate.answers import CaseAnswer, GateResult
 from commbench.cluster.gate.decision import GateCase, GateRules, suite_answers
 from commbench.core.errors import ConfigError
 from commbench.core.units import plural
+from commbench.report.features import checks_of
 from commbench.report.summary import Results, Summary
 from commbench.results.columns import grouped, row_order
 from commbench.stats.thresholds import SUSPECT_SPREADS, USUAL_LEVELS
@@ -123,10 +123,7 @@ def _findings(answers: Sequence[CaseAnswer], summary: Summary) -> Iterator[str]:
     for each in answers:
         if each.finding:
             yield f"{each.name}: {each.finding}."
-    yield from summary.violation_lines
-    for judged in summary.judged:
-        if judged.verdict != NORMAL:
-            yield known_value_text(judged)
+    yield from filter(None, (check.finding for check in checks_of(summary).checks))
 
 
 def _notes(cases: Sequence[GateCase], judged: Sequence[GateCase], own_runs: int) -> Iterator[str]:

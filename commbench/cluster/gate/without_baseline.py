@@ -3,23 +3,17 @@ known values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from commbench.analysis.normal import FAST, SLOW
 from commbench.cluster.gate.answers import (
     CaseAnswer,
     GateResult,
     above_limit,
     is_impossible,
-    known_value_text,
     unmeasured_text,
 )
-from commbench.core.units import plural
-from commbench.report.summary import Summary, reference_note
+from commbench.report.features import checks_of
+from commbench.report.summary import Summary
 from commbench.results.columns import case_text, row_order
 
-GUIDELINE = "guideline"
-KNOWN_VALUE = "known value"
 NO_BASELINE = (
     "No baseline was given: guidelines, limits of the hardware and known values decide alone. They"
     " do not tell whether a healthy machine of this kind is faster."
@@ -35,40 +29,18 @@ def judge_without_baseline(summary: Summary) -> GateResult:
         CaseAnswer(row.benchmark, case_text(row), "FAIL", unmeasured_text(row))
         for row in unmeasured
     ]
-    answers += _guideline_answers(summary)
-    answers += _known_value_answers(summary)
+    checks = checks_of(summary)
+    answers += [
+        CaseAnswer(each.kind, each.name, each.answer, each.reason)
+        for each in checks.checks
+        if each.answer is not None
+    ]
     measured = [row for row in rows if row.status == "ok"]
     findings = [f"{case_text(row)}: {above_limit(row)}." for row in measured if is_impossible(row)]
-    findings += [known_value_text(each) for each in summary.judged if each.verdict == FAST]
+    findings += [each.finding for each in checks.checks if each.answer == "PASS" and each.finding]
     return GateResult(
         tuple(answers),
-        (NO_BASELINE, reference_note(summary.judged)),
+        (NO_BASELINE, *checks.basis),
         tuple(findings),
         tuple(summary.unfinished),
     )
-
-
-def _guideline_answers(summary: Summary) -> Iterator[CaseAnswer]:
-    result = summary.guidelines
-    for violation in result.violations:
-        name = summary.combined.name(violation.variables, without=("pair",))
-        title = f"{violation.guideline.name}: {name}"
-        yield CaseAnswer(GUIDELINE, title, "FAIL", violation.text(name).removesuffix("."))
-    if result.undecided:
-        reason = " ".join(result.sentences())
-        yield CaseAnswer(GUIDELINE, "undecided comparisons", "UNDECIDED", reason)
-    if result.comparisons and not result.violations:
-        compared = plural(result.comparisons, "comparison", "comparisons")
-        rules = plural(result.rules, "guideline", "guidelines")
-        yield CaseAnswer(GUIDELINE, f"{rules}, {compared}", "PASS")
-
-
-def _known_value_answers(summary: Summary) -> Iterator[CaseAnswer]:
-    for judged in summary.judged:
-        if judged.reference.guess:
-            continue
-        if judged.verdict == SLOW:
-            text = known_value_text(judged).removesuffix(".")
-            yield CaseAnswer(KNOWN_VALUE, judged.case, "FAIL", text)
-        else:
-            yield CaseAnswer(KNOWN_VALUE, judged.case, "PASS")

@@ -21,21 +21,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.cluster.search.search_power import QUARTILE, Numbers, Power, bound_ranks
-from commbench.stats.thresholds import FALSE_ALARMS
+from commbench.stats.thresholds import FALSE_ALARMS, SLOW_SWITCH_SHARE, SURE_SHARE
+from commbench.stats.verdict import Verdict
 
 Indices = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Aspect = Literal["sends", "receives", "latency"]
-Decision = Literal["bad", "good", "undecided"]
 ASPECTS: tuple[Aspect, ...] = ("sends", "receives", "latency")
 SENDS, RECEIVES, LATENCY = range(3)
 METRICS = {"bandwidth": [SENDS, RECEIVES], "latency": [LATENCY]}
-SURE_SHARE = 0.6  # of `slowdown`: what a bad node exceeds for sure
 TYPICAL_SHARE = 0.4  # of the ranks are faster than the typical one
 LEAST_PAIRS = 8  # of nodes in a case, from which on they say what all of them share
 SIMILAR_ERROR = 1.1  # of two explanations of the same times: noise decides between them
 LEAST_GROUP = 3  # nodes of a switch: two slow ones do not tell a slow switch
-BAD_SHARE = 0.75  # of the nodes of a switch: from which on the switch is bad
 
 
 @dataclass(frozen=True)
@@ -125,15 +123,15 @@ class Findings:
     could_see: dict[str, float]
     further_visits: int
 
-    def decisions(self) -> tuple[Decision, ...]:
-        """Of each node: that of the worst of its ranks. All nodes of a bad switch are bad."""
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """Of each node: that of the worst of its ranks. All nodes of a bad switch are SLOWER."""
         bad = self._of_nodes(self.is_bad)
         for nodes in self.bad_switches().values():
             bad[nodes] = True
         # of two nodes, a slow one is in all pairs of both
         undecided = self._of_nodes(self.is_undecided) | (self.cluster.nodes == 2)
         return tuple(
-            "bad" if is_bad else "undecided" if is_undecided else "good"
+            "SLOWER" if is_bad else "UNDECIDED" if is_undecided else "SAME"
             for is_bad, is_undecided in zip(bad, undecided, strict=True)
         )
 
@@ -143,7 +141,7 @@ class Findings:
         return {
             name: nodes
             for name, nodes in self.cluster.members.items()
-            if bad[nodes].mean() >= BAD_SHARE
+            if bad[nodes].mean() >= SLOW_SWITCH_SHARE
         }
 
     def _of_nodes(self, flags: Flags) -> Flags:
@@ -328,7 +326,7 @@ def _excess(tables: tuple[Numbers, Numbers], cluster: Cluster, level: float) -> 
 
 def _excess_of(table: Numbers, cluster: Cluster, level: float) -> Excess:
     """`level` is the probability that the lower bound is above the true value; for the upper one it
-    is MISS."""
+    is MISSED."""
     ordered = np.sort(table, axis=2)  # NaN is last
     times = _counts(table)
     value = _quantiles(ordered, times, QUARTILE)

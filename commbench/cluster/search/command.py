@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 from commbench.cli.options import CommandParser
 from commbench.cli.run import run
+from commbench.core.launchers import usual_programs
 
-LOCATE_USAGE = """commbench locate [KEY=VALUE ...]    on this machine, e.g. layout=1x8
-torchrun|mpirun|srun ... commbench locate    the nodes of a given world"""
+LOCATE_USAGE = f"""commbench locate [KEY=VALUE ...]    on this machine, e.g. layout=1x8
+{"|".join(usual_programs())} ... commbench locate    the nodes of a given world"""
 LOCATE_EPILOGUE = """\
 Random disjoint pairs of nodes, with all their ranks, in about 20 rounds; if these leave a node in
-doubt, in 24 to 120 more, which alone decide about it: each is good, bad or undecided. Of one node
-its ranks are compared. search.slowdown=0.1 is what matters: a node that takes 10 % longer.
+doubt, in 24 to 120 more, which alone decide about it: each is SLOWER, SAME or UNDECIDED. Of one
+node its ranks are compared. search.slowdown=0.1 is what matters: a node that takes 10 % longer.
 search.switches={HOST: SWITCH, ...} names slow switches. All keys of a run: commbench --keys
-Exit status: 0 all are good, 1 one is bad or undecided, or a case failed."""
+Exit status: 0 all are SAME, 1 one is SLOWER or UNDECIDED, or a case failed."""
 DEFAULTS = {
     "pairs": "search",
     "schedule": "rounds",

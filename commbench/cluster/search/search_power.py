@@ -11,9 +11,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.stats.thresholds import MISSED
+
 Numbers = NDArray[np.float64]
 QUARTILE = 0.25
-MISS = 0.002  # the probability that a slow node is cleared
 FURTHER_VISITS = range(24, 121, 8)
 NAMED = 0.99  # the probability that a slow node is named: decides on the visits
 SEEN = 0.95  # the same for the slowdown that a run could see
@@ -24,7 +25,7 @@ def bound_ranks(count: int, level: float) -> tuple[int, int]:
     """The ranks of the bounds of a quartile among so many times; -1 where there are too few."""
     at_most = _at_most(count, QUARTILE)
     low = int(np.count_nonzero(at_most <= level)) - 1
-    high = int(np.count_nonzero(at_most < 1 - MISS))
+    high = int(np.count_nonzero(at_most < 1 - MISSED))
     return low, high if high < count else -1
 
 

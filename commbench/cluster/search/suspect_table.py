@@ -13,8 +13,6 @@ import numpy as np
 from commbench.cluster.search.bad_nodes import (
     ASPECTS,
     METRICS,
-    SURE_SHARE,
-    Decision,
     Findings,
     Flags,
     PairTimes,
@@ -23,7 +21,8 @@ from commbench.cluster.search.search_power import QUARTILE
 from commbench.core.layout import Layout
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.units import format_seconds, plural
-from commbench.stats.thresholds import FALSE_ALARMS
+from commbench.stats.thresholds import FALSE_ALARMS, SURE_SHARE
+from commbench.stats.verdict import Verdict
 
 MOST_SUSPECTS = 32
 SUSPECT_COLUMNS = (
@@ -36,7 +35,7 @@ SUSPECT_COLUMNS = (
 )
 # of run.json
 SUSPECT_KEYS = tuple(column.heading.replace(" ", "_") for column in SUSPECT_COLUMNS)
-WORST_FIRST: tuple[Decision, ...] = ("bad", "undecided", "good")
+WORST_FIRST: tuple[Verdict, ...] = ("SLOWER", "UNDECIDED", "SAME")
 
 
 @dataclass(frozen=True)
@@ -76,14 +75,16 @@ class Search:
 
     @property
     def is_clean(self) -> bool:
-        """Whether each node is good."""
-        return set(self.findings.decisions()) <= {"good"}
+        """Whether no node is slower."""
+        return set(self.findings.verdicts()) <= {"SAME"}
 
     @property
     def counts_text(self) -> str:
-        """`7 good, 1 bad, 0 undecided`."""
-        decisions = self.findings.decisions()
-        return ", ".join(f"{decisions.count(name)} {name}" for name in ("good", "bad", "undecided"))
+        """`7 SAME, 1 SLOWER, 0 UNDECIDED`."""
+        verdicts = self.findings.verdicts()
+        return ", ".join(
+            f"{verdicts.count(each)} {each}" for each in ("SAME", "SLOWER", "UNDECIDED")
+        )
 
     def record(self) -> dict[str, Any]:
         """For run.json."""
@@ -91,9 +92,9 @@ class Search:
         return {
             "rounds": self.rounds,
             "could_see": self.findings.could_see,
-            "bad": self._names_of("bad"),
-            "undecided": self._names_of("undecided"),
-            "nodes": self._decisions_by_node(),
+            "bad": self._names_of("SLOWER"),
+            "undecided": self._names_of("UNDECIDED"),
+            "nodes": self._verdicts_by_node(),
             "suspects": [
                 dict(zip(SUSPECT_KEYS, self._row(nodes, who), strict=True))
                 | {"nodes": list(nodes) if self.places.layout.nodes > 1 else [0]}
@@ -116,55 +117,58 @@ class Search:
     # ------------------------------------------------------------ the answer
 
     def _answer(self) -> Iterator[str]:
-        bad = self._names_of("bad")
-        undecided = self._names_of("undecided")
-        count = len(self.findings.decisions())
-        if bad:
-            options = exclude_lines(self._hosts_of("bad"), self.places.hosts)
-            yield "; ".join((f"bad: {_listed(bad)}", *options))
+        slower = self._names_of("SLOWER")
+        undecided = self._names_of("UNDECIDED")
+        count = len(self.findings.verdicts())
+        if slower:
+            options = exclude_lines(self._hosts_of("SLOWER"), self.places.hosts)
+            yield "; ".join((f"SLOWER: {_listed(slower)}", *options))
         if len(undecided) == count:
-            yield f"not decided: all {count} {self.places.noun}s"
+            yield f"UNDECIDED: all {count} {self.places.noun}s"
         elif undecided:
-            yield f"not decided: {_listed(undecided)}"
-        elif not bad:
+            yield f"UNDECIDED: {_listed(undecided)}"
+        elif not slower:
             yield (
-                f"good: all {count} {self.places.noun}s, unless"
+                f"SAME: all {count} {self.places.noun}s, unless"
                 f" {self.findings.cluster.unseen} or more are slow alike"
             )
 
-    def _names_of(self, decision: Decision) -> list[str]:
-        names = zip(self.places.names, self.findings.decisions(), strict=True)
-        return [name for name, own in names if own == decision]
+    def _names_of(self, verdict: Verdict) -> list[str]:
+        names = zip(self.places.names, self.findings.verdicts(), strict=True)
+        return [name for name, own in names if own == verdict]
 
-    def _hosts_of(self, decision: Decision) -> list[str]:
-        nodes = self.places.hosts[:: self.findings.cluster.ranks]
-        decisions = zip(nodes, self.findings.decisions(), strict=True)
-        return [host for host, own in decisions if own == decision]
+    def _hosts_of(self, verdict: Verdict) -> list[str]:
+        hosts = zip(
+            self.places.hosts[:: self.findings.cluster.ranks],
+            self.findings.verdicts(),
+            strict=True,
+        )
+        return [host for host, own in hosts if own == verdict]
 
-    def _decisions_by_node(self) -> list[Decision]:
+    def _verdicts_by_node(self) -> list[Verdict]:
         """Of each node of the layout: of a single one, the worst of its ranks."""
-        decisions = self.findings.decisions()
+        verdicts = self.findings.verdicts()
         if self.places.layout.nodes > 1:
-            return list(decisions)
-        return [next(decision for decision in WORST_FIRST if decision in decisions)]
+            return list(verdicts)
+        return [min(verdicts, key=WORST_FIRST.index)]
 
     # ------------------------------------------------------------ the table
 
     def _shown(self) -> list[tuple[Sequence[int], str]]:
-        """The nodes of each line and its first word: bad switches, other bad nodes, undecided ones;
-        the slowest first."""
+        """The nodes of each line and its first word: slow switches, other slow nodes, undecided
+        ones; the slowest first."""
         switches = self.findings.bad_switches()
         lines: list[tuple[Sequence[int], str]] = [
             (nodes, f"{name} ({len(nodes)} {self.places.noun}s)")
             for name, nodes in switches.items()
         ]
         in_switch = {node for nodes in switches.values() for node in nodes}
-        decisions = self.findings.decisions()
-        for decision in WORST_FIRST[:2]:
+        verdicts = self.findings.verdicts()
+        for verdict in WORST_FIRST[:2]:
             chosen = [
                 node
-                for node, own in enumerate(decisions)
-                if own == decision and node not in in_switch and self._marked([node]).any()
+                for node, own in enumerate(verdicts)
+                if own == verdict and node not in in_switch and self._marked([node]).any()
             ]
             chosen.sort(key=lambda node: -self._excess_of([node])[0])
             lines += [([node], self._who(node)) for node in chosen]
@@ -175,7 +179,7 @@ class Search:
         cluster = self.findings.cluster
         slow = np.flatnonzero(self._marked([node]).any(axis=0))
         name = self.places.names[node]
-        if len(slow) == cluster.ranks or self.findings.decisions()[node] != "bad":
+        if len(slow) == cluster.ranks or self.findings.verdicts()[node] != "SLOWER":
             return name
         word = "rank" if len(slow) == 1 else "ranks"
         return f"{name} ({word} {', '.join(str(rank) for rank in slow)})"
@@ -184,10 +188,9 @@ class Search:
         marked = self._marked(nodes)
         value, low, high = (100 * math.expm1(log) for log in self._excess_of(nodes))
         aspects = [name for name, own in zip(ASPECTS, marked, strict=True) if own.any()]
-        decisions = self.findings.decisions()
         return [
             who,
-            decisions[nodes[0]],
+            self.findings.verdicts()[nodes[0]],
             ", ".join(aspects),
             f"{value:.3g} %",
             f"{low:.3g} .. {high:.3g} %" if math.isfinite(high - low) else "-",
@@ -231,16 +234,16 @@ class Search:
         slowdown = 100 * self.slowdown
         yield (
             f"a {self.places.noun} that takes {slowdown:.3g} % longer than typical"
-            f" (search.slowdown) is bad, one that takes less than {SURE_SHARE * slowdown:.3g} %"
-            f" longer is good; between these it may be called either. A good one is called bad in"
-            f" at most {100 * FALSE_ALARMS:g} % of runs"
+            f" (search.slowdown) is SLOWER, one that takes less than {SURE_SHARE * slowdown:.3g} %"
+            f" longer is SAME; between these it may be called either. A good one is called SLOWER"
+            f" in at most {100 * FALSE_ALARMS:g} % of runs"
         )
         seen = [
             f"{metric} {100 * least:.0f} %" for metric, least in self.findings.could_see.items()
         ]
         yield f"could see: {', '.join(seen)}"
-        if "undecided" in self.findings.decisions():
-            yield f"not decided: {self._why_undecided()}"
+        if "UNDECIDED" in self.findings.verdicts():
+            yield f"UNDECIDED: {self._why_undecided()}"
 
     def _why_undecided(self) -> str:
         noun = self.places.noun

@@ -30,17 +30,18 @@ from commbench.cluster.baseline.healthy_launches import (
 )
 from commbench.stats.difference import mann_whitney, ratio
 from commbench.stats.series import Series
+from commbench.stats.thresholds import DECIDING_LAUNCHES
+from commbench.stats.verdict import Verdict
 
 MOST_SEARCHED = 200  # launches; before them nothing is looked for
-LEAST_BEFORE = 5  # launches
 LEAST_AFTER = 3
 
 
 @dataclass(frozen=True)
 class LastingChange:
-    """The launches after the change point of a series are slower, or faster, than those before."""
+    """The launches after the change point of a series are SLOWER, or FASTER, than those before."""
 
-    slower: bool
+    verdict: Verdict
     before: Sequence[HealthyLaunch]
     after: Sequence[HealthyLaunch]
 
@@ -49,7 +50,7 @@ class LastingChange:
         since the change are farther away than days explain."""
         before_s, after_s = (np.median(medians_s(side)) for side in (self.before, self.after))
         is_slower = medians_s(fresh) > math.sqrt(before_s * after_s)
-        is_nearer = bool(np.all(is_slower == self.slower))
+        is_nearer = bool(np.all(is_slower == (self.verdict == "SLOWER")))
         return is_nearer and _days_differ(self.before, [*self.after, *fresh], risk)
 
 
@@ -63,18 +64,19 @@ def lasting_change(
     that matters, 0.02 is 2 %.
     """
     searched = launches[-MOST_SEARCHED:]
-    places = len(searched) - LEAST_BEFORE - LEAST_AFTER + 1
+    places = len(searched) - DECIDING_LAUNCHES - LEAST_AFTER + 1
     if places < 1:
         return None
     medians = medians_s(searched)
-    for slower in (True, False):
-        first = last_change(medians, slower).first
+    directions: tuple[Verdict, ...] = ("SLOWER", "FASTER")
+    for verdict in directions:
+        first = last_change(medians, verdict).first
         before, after = searched[:first], searched[first:]
-        if first < LEAST_BEFORE or len(after) < LEAST_AFTER:
+        if first < DECIDING_LAUNCHES or len(after) < LEAST_AFTER:
             continue
         is_large = abs(math.log(ratio(medians_s(before), medians_s(after)))) > math.log1p(delta)
         if is_large and _differ(before, after, risk, places):
-            return LastingChange(slower, before, after)
+            return LastingChange(verdict, before, after)
     return None
 
 
@@ -103,15 +105,15 @@ class ChangePoint:
     ratio: float
 
 
-def last_change(medians: Series, slower: bool, last_s: float | None = None) -> ChangePoint:
+def last_change(medians: Series, verdict: Verdict, last_s: float | None = None) -> ChangePoint:
     """The change point of a series of at least two medians in seconds, oldest first, of which the
-    last is known to be slower, or faster, than those before.
+    last is known to be SLOWER, or FASTER, than those before.
 
     With `last_s`, the time since the change, only places count where the median after is nearer to
     it than to the median before: others divide older launches.
     """
     skipped = max(0, medians.size - MOST_SEARCHED)
-    sign = 1.0 if slower else -1.0
+    sign = 1.0 if verdict == "SLOWER" else -1.0
     logs = (sign * np.log(medians[skipped:])).tolist()
     last = math.inf if last_s is None else sign * math.log(last_s)
     before = _parts(logs)[:-1]

@@ -1,11 +1,13 @@
 """Whether a case has changed, by its launches and the healthy ones of a store; since when, and what
 else changed then.
 
-A launch that is CHANGED_SPREADS spreads from the healthy ones (stats/verdict.py) is measured again.
-A change is what all of these fresh launches show by themselves; the first one was chosen for being
-unlike the others. They share its day, so they must also be farther away than days explain
-(stats/levels.py). A smaller change is looked for in the launches of many turns together
-(change_point.py), where all fresh launches must be nearer to the last ones than to those before.
+A launch that `accept` would suspect, from CHANGED_SPREADS spreads on, is measured again. A change
+is what all of these fresh launches show by themselves; the first one was chosen for being unlike
+the others. (Their median would show smaller changes, but with it 8 of 1,000 turns told one that was
+none, where 0.5 do: fresh launches are compared with the same healthy ones as the first.) They share
+its day, so they must also be farther away than days explain (stats/levels.py). A smaller change is
+looked for in the launches of many turns together (change_point.py), where all fresh launches must
+be nearer to the last ones than to those before.
 
 A change ends when fresh launches are nearer to the healthy ones than to the changed ones.
 """
@@ -27,19 +29,21 @@ from commbench.cluster.baseline.healthy_launches import (
     medians_s,
 )
 from commbench.cluster.watch.change_point import LastingChange, last_change, lasting_change
-from commbench.cluster.watch.state import KnownChange, WatchVerdict
+from commbench.cluster.watch.state import CaseVerdict, KnownChange
 from commbench.core.states import CaseStatus
 from commbench.core.units import plural
 from commbench.core.variables import Case
 from commbench.report.compare_text import DifferingFact, differing_facts
 from commbench.results.row import Row
 from commbench.stats.interval import Interval
-from commbench.stats.thresholds import CHANGED_SPREADS, FALSE_CHANGES
+from commbench.stats.thresholds import (
+    CHANGED_SPREADS,
+    DECIDING_LAUNCHES,
+    FALSE_CHANGES,
+    LASTING_SHARE,
+)
 from commbench.stats.verdict import suspect_ratio
 
-LOOK_RISK = math.erfc(CHANGED_SPREADS / math.sqrt(2))
-LASTING_SHARE = 0.01  # of turns that look again without a change; fresh launches decide
-LEAST_HEALTHY = 5  # launches of a case, before it has a verdict
 BROKEN_STATUSES: tuple[CaseStatus, ...] = ("failed", "invalid")
 MOST_RECORDS = 20  # runs before a change whose records are compared with those after it
 
@@ -65,19 +69,19 @@ class WatchRule:
     def healthy_range(
         self, healthy: Sequence[HealthyLaunch], new: Sequence[HealthyLaunch]
     ) -> Interval | None:
-        """Where a healthy launch is, on the day of the new ones; None with too few of either."""
-        if len(healthy) < LEAST_HEALTHY or not new:
+        """Beyond which `accept` would suspect a launch, on the day of the new ones, from
+        CHANGED_SPREADS on; None with too few of either."""
+        if len(healthy) < DECIDING_LAUNCHES or not new:
             return None
         medians = medians_s(healthy)
         middle_s = float(np.median(medians))
-        factor = suspect_ratio(medians, 1, self.delta, CHANGED_SPREADS)
-        for test in level_tests(healthy, new[:1]):
-            factor = max(factor, math.exp(test.distance(LOOK_RISK)))
+        tests = level_tests(healthy, new[:1])
+        factor = suspect_ratio(medians, 1, self.delta, tests, CHANGED_SPREADS)
         return Interval(middle_s, middle_s / factor, middle_s * factor, n=medians.size)
 
     def day_levels(self, healthy: Sequence[HealthyLaunch]) -> DayLevels | None:
         """None with too few in the store."""
-        if len(healthy) < LEAST_HEALTHY:
+        if len(healthy) < DECIDING_LAUNCHES:
             return None
         of_days, *of_hosts = level_tests(healthy, [replace(healthy[-1], day="another")])
         farthest = max(test.distance(self.change_risk) for test in (of_days, *of_hosts))
@@ -103,8 +107,8 @@ class CaseHistory:
     change: KnownChange | None = None
 
     @property
-    def known(self) -> WatchVerdict:
-        return "unchanged" if self.change is None else self.change.verdict
+    def known(self) -> CaseVerdict:
+        return "SAME" if self.change is None else self.change.verdict
 
     @property
     def series(self) -> list[HealthyLaunch]:
@@ -125,7 +129,7 @@ class FirstLook:
     """What the first launch of a turn shows. `lasting`: the change that the last launches show
     together; `needs_fresh`: whether fresh launches decide."""
 
-    launch: WatchVerdict
+    launch: CaseVerdict
     lasting: LastingChange | None = None
     needs_fresh: bool = False
 
@@ -135,17 +139,17 @@ def first_look(
 ) -> FirstLook:
     """`own` are the launches of `row`, which is None where the case was not measured."""
     if row is None:
-        return FirstLook("undecided")
+        return FirstLook("UNDECIDED")
     if row.status in BROKEN_STATUSES:
-        return FirstLook("failed", None, history.known != "failed")
+        return FirstLook("FAILED", None, history.known != "FAILED")
     launch = _verdict(own, history.healthy, rule)
     if history.change is not None:
         return FirstLook(launch, None, bool(own) and not history.shows_change(own))
-    if launch == "undecided":
+    if launch == "UNDECIDED":
         return FirstLook(launch)
     series = [*history.series, *own]
     lasting = lasting_change(series, rule.lasting_risk, rule.delta)
-    return FirstLook(launch, lasting, launch != "unchanged" or lasting is not None)
+    return FirstLook(launch, lasting, launch != "SAME" or lasting is not None)
 
 
 def verdict_after_fresh(
@@ -154,50 +158,50 @@ def verdict_after_fresh(
     rows: Sequence[Row | None],
     fresh: Sequence[HealthyLaunch],
     rule: WatchRule,
-) -> WatchVerdict:
+) -> CaseVerdict:
     """The verdict on a case whose first launch needed fresh ones; `rows` and `fresh`: their rows
     and their times."""
     measured = [row for row in rows if row is not None]
     if measured and all(row.status in BROKEN_STATUSES for row in measured):
-        return "failed" if look.launch == "failed" else history.known
+        return "FAILED" if look.launch == "FAILED" else history.known
     if not fresh or history.shows_change(fresh):
         return history.known
     shown = _verdict(fresh, history.healthy, rule)
     if history.change is not None:
-        return shown if shown in ("slower", "faster") else "unchanged"
-    is_confirmed = shown in ("slower", "faster") and look.launch == shown
+        return shown if shown in ("SLOWER", "FASTER") else "SAME"
+    is_confirmed = shown in ("SLOWER", "FASTER") and look.launch == shown
     if is_confirmed and levels_differ(history.healthy, fresh, rule.change_risk):
         return shown
     if look.lasting is not None and look.lasting.is_shown_by(fresh, rule.change_risk):
-        return "slower" if look.lasting.slower else "faster"
-    return "unchanged"
+        return look.lasting.verdict
+    return "SAME"
 
 
 def _verdict(
     new: Sequence[HealthyLaunch], healthy: Sequence[HealthyLaunch], rule: WatchRule
-) -> WatchVerdict:
+) -> CaseVerdict:
     """On which side of the healthy launches all new ones are; undecided with too few of either."""
     expected = rule.healthy_range(healthy, new)
     if expected is None:
-        return "undecided"
+        return "UNDECIDED"
     medians = medians_s(new)
     if medians.min() > expected.high:
-        return "slower"
-    return "faster" if medians.max() < expected.low else "unchanged"
+        return "SLOWER"
+    return "FASTER" if medians.max() < expected.low else "SAME"
 
 
 # ---------------------------------------------------------------- since when
 
 
 def changed_since(
-    verdict: WatchVerdict, before: Sequence[HealthyLaunch], new: Sequence[HealthyLaunch], run: str
+    verdict: CaseVerdict, before: Sequence[HealthyLaunch], new: Sequence[HealthyLaunch], run: str
 ) -> KnownChange:
     """A change began with a run that was taken for healthy, or with `run`, whose launches and the
     fresh ones of its turn are `new`."""
-    if verdict == "failed" or not before or not new:
+    if verdict == "FAILED" or not before or not new:
         return KnownChange(verdict, run)
     new_s = float(np.median(medians_s(new)))
-    point = last_change(np.array([*medians_s(before), new_s]), verdict == "slower", new_s)
+    point = last_change(np.array([*medians_s(before), new_s]), verdict, new_s)
     run_ids = [*(launch.run_id for launch in before), run]
     return KnownChange(verdict, run_ids[point.first], point.ratio)
 
@@ -228,11 +232,18 @@ class JudgedCase:
     history: CaseHistory
     expected: Interval | None
     days: DayLevels | None
-    verdict: WatchVerdict
+    verdict: CaseVerdict
     change: KnownChange | None
-    is_new: bool = False
     note: str = ""
-    is_suspect: bool = False
+
+    @property
+    def is_new(self) -> bool:
+        return self.change is not None and self.change is not self.history.change
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it looked changed, which fresh launches did not confirm."""
+        return bool(self.note) and self.change is self.history.change is None
 
 
 def judged_case(
@@ -256,19 +267,19 @@ def judged_case(
     measured = sum(row is not None for row in rows)
     if measured < len(fresh):
         note = f"{measured} of {len(fresh)} fresh launches measured it"
-        verdict: WatchVerdict = "undecided" if history.change is None else known
-        return replace(judged, verdict=verdict, note=note, is_suspect=history.change is None)
+        verdict: CaseVerdict = "UNDECIDED" if history.change is None else known
+        return replace(judged, verdict=verdict, note=note)
     again = [own for each in fresh for own in each.launches(key)]
     verdict = verdict_after_fresh(history, look, rows, again, rule)
     is_as_known = history.change is None or not again or history.shows_change(again)
     if verdict == known and is_as_known:
         note = f"{_seen_text(look, known)}: {_denied_text(history, look, again, rule)}"
-        return replace(judged, verdict=verdict, note=note, is_suspect=known == "unchanged")
-    if verdict == "unchanged":
+        return replace(judged, verdict=verdict, note=note)
+    if verdict == "SAME":
         return replace(judged, verdict=verdict, change=None, note=f"no longer {known}")
     new = [*launch.launches(key), *again]
     change = changed_since(verdict, history.series, new, row.run_id)
-    return replace(judged, verdict=verdict, change=change, is_new=True)
+    return replace(judged, verdict=verdict, change=change)
 
 
 def _denied_text(
@@ -276,17 +287,17 @@ def _denied_text(
 ) -> str:
     """Why it is no change."""
     if (
-        look.launch in ("slower", "faster")
+        look.launch in ("SLOWER", "FASTER")
         and _verdict(fresh, history.healthy, rule) == look.launch
     ):
         return f"{plural(len(fresh), 'fresh one was', 'fresh ones were')} too, as days may be"
     return f"{plural(len(fresh), 'fresh one does', 'fresh ones do')} not confirm it"
 
 
-def _seen_text(look: FirstLook, known: WatchVerdict) -> str:
+def _seen_text(look: FirstLook, known: CaseVerdict) -> str:
     """What fresh launches were asked about."""
-    if known != "unchanged":
-        return f"this launch was no longer {known}"
-    if look.launch == "unchanged" and look.lasting is not None:
-        return f"the last launches together are {'slower' if look.lasting.slower else 'faster'}"
-    return f"this launch alone {'failed' if look.launch == 'failed' else f'was {look.launch}'}"
+    if known != "SAME":
+        return f"no longer {known} in this launch"
+    if look.launch == "SAME" and look.lasting is not None:
+        return f"{look.lasting.verdict} in the last launches together"
+    return f"{look.launch} in this launch alone"

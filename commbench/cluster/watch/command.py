@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import time
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.terminal import print_error
 from commbench.core.units import about_duration
 from commbench.runtime.folder_lock import FolderUse, locked
-from commbench.runtime.launchers.registry import detect
+from commbench.runtime.launchers.registry import refuse_world
 
 WATCH_USAGE = """commbench watch KEY=VALUE ... --baseline DIR --every 6h [--budget 60s]
 commbench watch experiment=tp_dp --baseline DIR --once    one turn, for cron, systemd, Kubernetes"""
@@ -28,7 +27,7 @@ A turn measures the suite in fresh processes, and again what is unlike the healt
 store: a change is one that fresh launches confirm. Runs that show one are not added to the store.
 A turn is left out while Slurm has another job on this node, or one that waits for it.
 Exit status of --once: 0 nothing has changed, 1 a change, 2 bad input, 3 ranks were lost,
-4 undecided: too few runs in the store, cases that were not measured, or a job of Slurm in the
+4 UNDECIDED: too few runs in the store, cases that were not measured, or a job of Slurm in the
 way."""
 WATCHING = FolderUse("watching with", "end it, or use another --baseline")
 MOST_FRESH = 20
@@ -43,10 +42,7 @@ def watch(words: list[str]) -> int:
     """Watch until a signal, or take one turn; returns its exit status. Raises ConfigError and
     Unreadable before anything is measured."""
     options = watch_options(words)
-    if detect(os.environ) is not None:
-        raise ConfigError(
-            "commbench watch starts its worlds itself; call it outside of torchrun, mpirun and srun"
-        )
+    refuse_world("commbench watch")
     watched_suite(options)  # the user's mistakes before anything is made
     with locked(make_store(options.store, WATCH_FOLDER), WATCHING):
         if options.every_s is None:

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from commbench.cluster.baseline.suite_key import UPGRADED
-from commbench.cluster.watch.state import WATCH_VERDICTS, WatchVerdict
+from commbench.cluster.watch.state import CHANGES, CaseVerdict
 from commbench.core.units import value_text
 from commbench.core.variables import NAMES, Variables
 
 CASE_LABELS = ("backend", "benchmark", "layout", "dtype", "message_bytes")  # of every case
 SUITE_LABEL = "suite"
 VERDICT_LABEL = "verdict"
+VERDICT_LABELS = [each.lower() for each in ("SAME", *CHANGES, "UNDECIDED")]
 MOST_SERIES_CASES = 500
 ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
@@ -29,7 +30,7 @@ class WatchedCase:
     a healthy run may have. A number that is not known is None, and has no series."""
 
     labels: Mapping[str, str]
-    verdict: WatchVerdict
+    verdict: CaseVerdict
     median_s: float | None = None
     low_s: float | None = None
     high_s: float | None = None
@@ -86,11 +87,11 @@ def metrics_text(suite: str, last_run_s: float, cases: Sequence[WatchedCase]) ->
     verdicts = [
         _sample(
             VERDICT_METRIC,
-            {SUITE_LABEL: suite, **case.labels, VERDICT_LABEL: verdict},
-            float(case.verdict == verdict),
+            {SUITE_LABEL: suite, **case.labels, VERDICT_LABEL: label},
+            float(case.verdict.lower() == label),
         )
         for case in cases
-        for verdict in WATCH_VERDICTS
+        for label in VERDICT_LABELS
     ]
     lines += _family(VERDICT_METRIC, "1 for the verdict on the case, 0 for all others.", verdicts)
     last_run = [_sample(LAST_RUN_METRIC, {SUITE_LABEL: suite}, last_run_s)]

@@ -16,10 +16,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from commbench.core.errors import ConfigError, Unreadable
 from commbench.results.run_folder import file_bytes, write_json
+from commbench.stats.verdict import Verdict
 
 WATCH_FOLDER = "watch"
 RUNS_FOLDER = "runs"  # in it
@@ -29,9 +30,8 @@ STATE_FILE = "state.json"
 STATE_VERSION = 2
 MOST_TURNS = 1000  # that state.json names
 
-WatchVerdict = Literal["unchanged", "slower", "faster", "failed", "undecided"]
-WATCH_VERDICTS: tuple[WatchVerdict, ...] = get_args(WatchVerdict)
-CHANGE_VERDICTS: tuple[WatchVerdict, ...] = ("slower", "faster", "failed")
+CaseVerdict = Verdict | Literal["FAILED"]
+CHANGES: tuple[CaseVerdict, ...] = ("SLOWER", "FASTER", "FAILED")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class KnownChange:
     """A change of a case that lasts: its first run, and the ratio of the times after it to those
     before, None where the case fails."""
 
-    verdict: WatchVerdict
+    verdict: CaseVerdict
     since_run: str
     ratio: float | None = None
 
@@ -95,8 +95,11 @@ def _advice(store: Path) -> str:
 
 
 def _state_of(stored: Mapping[str, Any]) -> WatchState:
-    changes = {key: KnownChange(**change) for key, change in stored["changes"].items()}
-    if any(change.verdict not in CHANGE_VERDICTS for change in changes.values()):
+    changes = {
+        key: KnownChange(**{**change, "verdict": change["verdict"].upper()})  # lower in 2026
+        for key, change in stored["changes"].items()
+    }
+    if any(change.verdict not in CHANGES for change in changes.values()):
         raise TypeError("a verdict that is no change")
     return WatchState(
         tuple(map(str, stored["suite"])),

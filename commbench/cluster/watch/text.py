@@ -10,11 +10,12 @@ from datetime import datetime, timezone
 from typing import Any
 
 from commbench.cluster.baseline.fresh_launches import FreshLaunch
-from commbench.cluster.watch.changes import LEAST_HEALTHY, JudgedCase, changed_facts
+from commbench.cluster.watch.changes import JudgedCase, changed_facts
 from commbench.core.units import format_factor, format_seconds, plural
 from commbench.results.columns import case_text, grouped
 from commbench.results.run_folder import clock_text, time_in_name
 from commbench.stats.interval import Interval
+from commbench.stats.thresholds import DECIDING_LAUNCHES
 
 
 def turn_lines(
@@ -32,7 +33,7 @@ def turn_lines(
 
 
 def answer_text(judged: Sequence[JudgedCase]) -> str:
-    """`slower since 2026-11-25 06:00 UTC: 4 of 4 cases, the farthest 1.05 x`, for each change; then
+    """`SLOWER since 2026-11-25 06:00 UTC: 4 of 4 cases, the farthest 1.05 x`, for each change; then
     how many cases have which verdict."""
     of_all = f"of {plural(len(judged), 'case', 'cases')}"
     changes = grouped(
@@ -68,7 +69,7 @@ def _case_line(judged: JudgedCase) -> str:
     row = judged.row
     if row is not None:
         parts[0] += f", on {row.hosts}"
-        parts += [str(row.reason)] if change.verdict == "failed" else []
+        parts += [str(row.reason)] if change.verdict == "FAILED" else []
         parts += _times(row.median_s, judged.expected)
     return "; ".join([*parts, *([judged.note] if judged.note else [])])
 
@@ -115,21 +116,21 @@ def _day_lines(judged: Sequence[JudgedCase]) -> list[str]:
 
 
 def _undecided_lines(judged: Sequence[JudgedCase]) -> list[str]:
-    undecided = [each for each in judged if each.verdict == "undecided"]
-    few = [each for each in undecided if len(each.history.healthy) < LEAST_HEALTHY]
+    undecided = [each for each in judged if each.verdict == "UNDECIDED"]
+    few = [each for each in undecided if len(each.history.healthy) < DECIDING_LAUNCHES]
     lines = []
     if few:
         least = min(len(each.history.healthy) for each in few)
         lines.append(
-            f"undecided: {plural(len(few), 'case has', 'cases have')} fewer than {LEAST_HEALTHY}"
-            f" healthy launches in the store (fewest: {least})"
+            f"UNDECIDED: {plural(len(few), 'case has', 'cases have')} fewer than"
+            f" {DECIDING_LAUNCHES} healthy launches in the store (fewest: {least})"
         )
-    unmeasured = [each for each in undecided if len(each.history.healthy) >= LEAST_HEALTHY]
+    unmeasured = [each for each in undecided if len(each.history.healthy) >= DECIDING_LAUNCHES]
     if unmeasured:
         rows = [each.row for each in unmeasured if each.row is not None]
         reasons = {str(row.reason) for row in rows if row.reason}
         why = f": {'; '.join(sorted(reasons))}" if reasons else ""
         lines.append(
-            f"undecided: {plural(len(unmeasured), 'case was', 'cases were')} not measured{why}"
+            f"UNDECIDED: {plural(len(unmeasured), 'case was', 'cases were')} not measured{why}"
         )
     return lines

@@ -222,7 +222,7 @@ def _turn_status(launches: Sequence[FreshLaunch], judged: Mapping[str, JudgedCas
     verdicts = {each.verdict for each in judged.values()}
     if any(each.change for each in judged.values()):
         return 1
-    return UNDECIDED_STATUS if "undecided" in verdicts else 0
+    return UNDECIDED_STATUS if "UNDECIDED" in verdicts else 0
 
 
 # ---------------------------------------------------------------- what a turn leaves

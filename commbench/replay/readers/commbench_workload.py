@@ -5,22 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from commbench.replay.operations import RankGroup, RankTrace, RecordedCall, numbered
-from commbench.replay.trace_files import TraceFile
 from commbench.replay.workload import RankOrder, Workload, WorkloadOperation
 from commbench.replay.workload_file import FORMAT, parse_workload
+from commbench.results.foreign_files import ForeignFile
 
 
 class CommbenchWorkload:
     form = "commbench workload"
 
-    def recognises(self, file: TraceFile) -> bool:
+    def recognises(self, file: ForeignFile) -> bool:
         return file.head.lstrip()[:1] == b"{" and f'"{FORMAT}"'.encode() in file.head[:200]
 
-    def workload(self, file: TraceFile) -> Workload:
+    def workload(self, file: ForeignFile) -> Workload:
         """What the file holds, with the gaps that a trace of it lacks."""
         return parse_workload(file.content(), file.name)
 
-    def read(self, file: TraceFile) -> list[RankTrace]:
+    def read(self, file: ForeignFile) -> list[RankTrace]:
         workload = self.workload(file)
         groups = [
             RankGroup(str(index), ranks, len(ranks)) for index, ranks in enumerate(workload.groups)

@@ -19,7 +19,7 @@ from commbench.replay.operations import (
     numbered,
     operation_named,
 )
-from commbench.replay.trace_files import TraceFile
+from commbench.results.foreign_files import ForeignFile
 
 from .protocol import listed, moved_fields, rank_of, recorded_group, strided
 
@@ -35,11 +35,11 @@ UNKNOWN_TYPES = "types of elements that commbench does not know, in execution tr
 class ExecutionTrace:
     form = "execution trace"
 
-    def recognises(self, file: TraceFile) -> bool:
+    def recognises(self, file: ForeignFile) -> bool:
         head = document_head(file.head)
         return head[:1] == b"{" and b'"schema"' in head and b'"nodes"' in head
 
-    def read(self, file: TraceFile) -> list[RankTrace]:
+    def read(self, file: ForeignFile) -> list[RankTrace]:
         groups: dict[str, RankGroup] = {}
         notes: Counter[str] = Counter()
         fields = []

@@ -21,7 +21,7 @@ from commbench.replay.operations import (
     element_type,
     operation_named,
 )
-from commbench.replay.trace_files import TraceFile
+from commbench.results.foreign_files import ForeignFile
 
 from .protocol import lacks_splits, listed, moved_fields, rank_of, recorded_group, split_counts
 
@@ -40,14 +40,14 @@ BATCH_END = "coalesced"
 class FlightRecorder:
     form = "Flight Recorder"
 
-    def recognises(self, file: TraceFile) -> bool:
+    def recognises(self, file: ForeignFile) -> bool:
         """Other programs write pickles, too, as torch its memory snapshots."""
         if file.head[:1] == PICKLE_MAGIC:
             return any(word in file.head for word in (*DUMP_WORDS, *PICKLE_WORDS))
         head = document_head(file.head)
         return head[:1] == b"{" and any(b'"%s"' % word in head for word in DUMP_WORDS)
 
-    def read(self, file: TraceFile) -> list[RankTrace]:
+    def read(self, file: ForeignFile) -> list[RankTrace]:
         content = file.content()
         dump = _plain_dump(file, content)
         entries = dump.get("entries")
@@ -79,7 +79,7 @@ class _PlainUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it refers to {pid!r}, which is elsewhere")
 
 
-def _plain_dump(file: TraceFile, content: bytes) -> dict[str, Any]:
+def _plain_dump(file: ForeignFile, content: bytes) -> dict[str, Any]:
     try:
         if content[:1] == PICKLE_MAGIC:
             dump = _PlainUnpickler(io.BytesIO(content)).load()

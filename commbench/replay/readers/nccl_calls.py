@@ -23,9 +23,10 @@ from commbench.replay.operations import (
     operation_named,
     rank_bytes,
 )
-from commbench.replay.trace_files import TraceFile
+from commbench.results.foreign_files import ForeignFile
+from commbench.results.foreign_readers import NotRecognised
 
-from .protocol import NO_FORMAT, NoTrace, rank_of
+from .protocol import NO_FORMAT, rank_of
 
 MESSAGE_MARK = b" NCCL INFO "
 CALL_MARK = b" opCount "
@@ -107,11 +108,11 @@ class _Log:
 class NcclCalls:
     form = "NCCL log"
 
-    def recognises(self, file: TraceFile) -> bool:
+    def recognises(self, file: ForeignFile) -> bool:
         """Any text: a job's log may begin with much other output."""
         return MESSAGE_MARK in file.head or b"\0" not in file.head
 
-    def read(self, file: TraceFile) -> list[RankTrace]:
+    def read(self, file: ForeignFile) -> list[RankTrace]:
         hosts: set[bytes] = set()
         entries: list[tuple[Process, _Call | _Message]] = []
         has_messages = False
@@ -125,7 +126,7 @@ class NcclCalls:
                     if entry is not None:
                         entries.append((message.process, entry))
         if not entries:
-            raise NoTrace(NO_CALLS if has_messages else NO_FORMAT)
+            raise NotRecognised(NO_CALLS if has_messages else NO_FORMAT)
         # only now all hosts are known, whose names may be glued to another message
         known = [((_host_in(host, hosts), number), entry) for (host, number), entry in entries]
         of_several = _processes_of_several_ranks(known)
@@ -267,7 +268,7 @@ def _name_of_group(log: _Log, address: bytes) -> str:
     return b" ".join([*log.process, address]).decode(errors="replace")
 
 
-def _process_trace(form: str, file: TraceFile, log: _Log) -> RankTrace:
+def _process_trace(form: str, file: ForeignFile, log: _Log) -> RankTrace:
     """Its rank is that in its largest communicator, which is the world's."""
     if not (log.calls or log.notes):
         log.notes[NO_CALLS] = 1

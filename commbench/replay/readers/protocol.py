@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from commbench.replay.operations import NO_RANK, RankGroup, RankTrace, even
-from commbench.replay.trace_files import TraceFile
+from commbench.results.foreign_files import ForeignFile
+from commbench.results.foreign_readers import Reader
 
 RANK_IN_NAME = re.compile(r"(?<![a-z])rank[-_ ]?([0-9]{1,7})(?![0-9])", re.I)
 # not in worker-0, which is a pod, and where PyTorchJob has a master its rank is 1
@@ -19,25 +20,10 @@ RANK_LAST = re.compile(r"(?<![a-z])(?:host|eg|trace)[-_ ]?([0-9]{1,7})(?:_et)?(?
 LAST_NUMBER = re.compile(r"[._]([0-9]{1,7})(?:\.[A-Za-z]+)*$")
 MOST_RANKS = 2**20
 NO_FORMAT = "no trace that commbench knows"
+TraceReader = Reader[list[RankTrace]]  # of the ranks in a file
 
 
-class NoTrace(Exception):
-    """Raised for a file of another program, with what it seems to be: it is left out."""
-
-
-class TraceReader(Protocol):
-    """One format. `form` is its name in texts."""
-
-    form: str
-
-    def recognises(self, file: TraceFile) -> bool:
-        """Whether a file is of this format, by its beginning."""
-
-    def read(self, file: TraceFile) -> list[RankTrace]:
-        """The ranks in a file; raises Unreadable, and NoTrace."""
-
-
-def rank_of(file: TraceFile, recorded: int | None, ends_with_rank: bool = False) -> int:
+def rank_of(file: ForeignFile, recorded: int | None, ends_with_rank: bool = False) -> int:
     """The rank that a trace says, else that its file's name says, else NO_RANK. `ends_with_rank`:
     what writes this format ends the name so; a number there may be a process elsewhere."""
     if recorded is not None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from commbench.core.errors import Unreadable
 from commbench.core.foreign import bounded_reading
 from commbench.replay.operations import NO_RANK, RankTrace
-from commbench.replay.trace_files import TraceFile, trace_files
 from commbench.replay.workload import Workload
+from commbench.results.foreign_files import ForeignFile, foreign_files
+from commbench.results.foreign_readers import read_files
 
 from .commbench_workload import CommbenchWorkload
 from .execution_trace import ExecutionTrace
 from .flight_recorder import FlightRecorder
 from .nccl_calls import NcclCalls
-from .protocol import NO_FORMAT, NoTrace, TraceReader
+from .protocol import NO_FORMAT, TraceReader
 from .torch_profiler import TorchProfiler
 
 READERS: tuple[TraceReader, ...] = (
@@ -26,7 +27,6 @@ READERS: tuple[TraceReader, ...] = (
     TorchProfiler(),
     NcclCalls(),
 )
-MOST_NAMED_FILES = 3
 STRAY = "without communication, and of no rank of its own"
 ASSUMED_RANK = "the rank, which the trace does not say; any of its groups is assumed"
 CUT = "files that end early; the operations before count"
@@ -35,23 +35,11 @@ CUT = "files that end early; the operations before count"
 def read_traces(paths: Sequence[str]) -> tuple[list[RankTrace], dict[str, str]]:
     """What the files say about their ranks, and why files were left out, by name; raises
     Unreadable, also where there is no trace at all."""
+    contents, left_out = read_files(paths, READERS, NO_FORMAT, "docs/workloads.md")
     traces: list[RankTrace] = []
-    left_out: dict[str, str] = {}
-    for file in trace_files(paths):
-        try:
-            with bounded_reading(file.name):
-                first, *others = _reader_of(file).read(file)
-        except NoTrace as reason:
-            left_out[file.name] = str(reason)
-            continue
+    for file, (first, *others) in contents:
         notes = {**first.notes, **_notes_of(file)}
         traces += [replace(first, notes=notes, is_cut=file.ended_early), *others]
-    if not traces:
-        seen = left_out_texts(left_out or dict.fromkeys(paths, "no trace"))
-        raise Unreadable(
-            f"{'; '.join(seen)}; known are: {', '.join(reader.form for reader in READERS)}"
-            " (docs/workloads.md)"
-        )
     stray = [trace for trace in traces if _is_stray(trace, traces)]
     if len(stray) == len(traces):
         named = ", ".join(trace.source for trace in stray[:3])
@@ -60,17 +48,6 @@ def read_traces(paths: Sequence[str]) -> tuple[list[RankTrace], dict[str, str]]:
         )
     left_out |= {trace.source: STRAY for trace in stray}
     return _with_ranks([trace for trace in traces if trace not in stray]), left_out
-
-
-def left_out_texts(left_out: Mapping[str, str]) -> list[str]:
-    """One for each reason."""
-    texts = []
-    for reason in dict.fromkeys(left_out.values()):
-        names = [name for name, why in left_out.items() if why == reason]
-        unnamed = len(names) - MOST_NAMED_FILES
-        more = f" and {unnamed} more" if unnamed > 0 else ""
-        texts.append(f"{', '.join(names[:MOST_NAMED_FILES])}{more}: {reason}")
-    return texts
 
 
 def _is_stray(trace: RankTrace, traces: Sequence[RankTrace]) -> bool:
@@ -122,23 +99,12 @@ def _no_rank(unknown: Sequence[RankTrace], traces: Sequence[RankTrace]) -> Unrea
 def stored_workload(path: str) -> Workload | None:
     """The workload of a file that holds one; None for traces. Raises Unreadable."""
     reader = CommbenchWorkload()
-    for file in trace_files([path]):
+    for file in foreign_files([path]):
         with bounded_reading(file.name):
             return reader.workload(file) if reader.recognises(file) else None
     return None
 
 
-def _notes_of(file: TraceFile) -> Counter[str]:
+def _notes_of(file: ForeignFile) -> Counter[str]:
     """What is wrong with a file."""
     return +Counter({**file.notes, CUT: int(file.ended_early)})
-
-
-def _reader_of(file: TraceFile) -> TraceReader:
-    """Raises NoTrace."""
-    if file.packed_as is not None:
-        raise NoTrace(f"packed as {file.packed_as}; unpack it")
-    # the last one takes any text
-    reader = next((reader for reader in READERS if reader.recognises(file)), None)
-    if reader is None:
-        raise NoTrace(NO_FORMAT)
-    return reader

@@ -27,12 +27,13 @@ from commbench.replay.operations import (
     numbered,
     operation_named,
 )
-from commbench.replay.trace_files import TraceFile
+from commbench.results.foreign_files import ForeignFile
+from commbench.results.foreign_readers import NotRecognised
 
 from .profile_events import OPERATOR, PARAM_RECORD, ProfileEvent, ProfileEvents, Step, outermost
 from .profiled_call import NO_GROUP, NO_RANKS, UNKNOWN_GROUP, ProfiledCall, moved
 from .profiled_work import KERNEL_LIBRARY, WorkQueues, calls_and_work, kernel_spans
-from .protocol import NoTrace, listed, rank_of, recorded_group
+from .protocol import listed, rank_of, recorded_group
 
 # other events are skipped as text
 WANTED = (
@@ -65,7 +66,7 @@ OTHER_PROGRAMS = {
 class TorchProfiler:
     form = "torch profiler"
 
-    def recognises(self, file: TraceFile) -> bool:
+    def recognises(self, file: ForeignFile) -> bool:
         head = document_head(file.head)
         if head[:1] == b"[":
             return b'"ph"' in head
@@ -73,9 +74,9 @@ class TorchProfiler:
             word in head for word in (b'"schemaVersion"', b'"traceEvents"', b'"deviceProperties"')
         )
 
-    def read(self, file: TraceFile) -> list[RankTrace]:
+    def read(self, file: ForeignFile) -> list[RankTrace]:
         if not KINETO.search(file.head):
-            raise NoTrace(_other_program(file.head))
+            raise NotRecognised(_other_program(file.head))
         events = ProfileEvents()
 
         def skim(text: str) -> bool:
@@ -100,7 +101,7 @@ class TorchProfiler:
         calls = _calls(events, steps, _configured_groups(facts.get("pg_config")), notes)
         others = _foreign_calls(events)
         if events.untimed and not (calls or others):
-            raise NoTrace("a profile whose times (ts, dur) are no numbers")
+            raise NotRecognised("a profile whose times (ts, dur) are no numbers")
         for call in (*calls, *others):
             _put_on_clock(call, base_ns, computing)
         rank = rank_of(file, _recorded_rank(facts, events))
@@ -150,7 +151,7 @@ def _configured_groups(configured: object) -> dict[str, RankGroup]:
     return result
 
 
-def _check_one_process(file: TraceFile, events: ProfileEvents) -> None:
+def _check_one_process(file: ForeignFile, events: ProfileEvents) -> None:
     """Raises Unreadable for a file that some tool has made of the profiles of several ranks."""
     named = [f"process {process}" for process in events.processes]
     if len(named) == 1:

@@ -14,28 +14,14 @@ import psutil
 
 from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError
-from commbench.core.units import plural
+from commbench.core.launchers import launcher_named, launchers, rank_variables
+from commbench.core.units import plural, word_list
 from commbench.hardware.sources import MASKED
 from commbench.runtime.rendezvous import exported_identity
 
 SHELLS = ("sh", "ash", "bash", "dash", "zsh", "ksh", "fish", "csh", "tcsh")
-SLURM_TERMINAL = "SLURM_PTY_PORT"  # of a step that was started with srun --pty
-FLUX_INSTANCE = "FLUX_URI"
 FLUX_RANK = "FLUX_TASK_RANK"
 TORCHRUN_ID = "TORCHELASTIC_RUN_ID"
-# together they differ between any two worlds
-WORLD_VARIABLES = (
-    TORCHRUN_ID,
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "PMIX_NAMESPACE",
-    "PMI_FD",
-    "PMI_PORT",
-    "PALS_APID",
-    "FLUX_JOB_ID",
-    "SLURM_JOB_ID",
-    "SLURM_STEP_ID",
-)
 # the numbers of ranks whose launchers export nothing else that a rank could join a world by
 UNREAD_RANKS = {
     "PMIX_RANK": "prterun",
@@ -65,11 +51,12 @@ def refuse_unread_rank(environ: Mapping[str, str]) -> None:
     would start a world of its own."""
     name = _unread_rank(environ)
     if name is not None and not _shell_with((name,), environ):
+        programs = [program for launcher in launchers() for program in launcher.programs]
         raise ConfigError(
             f"{name}={environ[name]}: {UNREAD_RANKS[name]} has started this process as a rank, but"
-            " exports no number of ranks that commbench reads; start the ranks with mpirun,"
-            " mpiexec, srun, torchrun or prterun --personality ompi; to let commbench start its"
-            f" own: env -u {name} commbench ..."
+            " exports no number of ranks that commbench reads; start the ranks with"
+            f" {word_list(programs, 'or')}; to let commbench start its own: env -u {name}"
+            " commbench ..."
         )
 
 
@@ -79,13 +66,12 @@ def _unread_rank(environ: Mapping[str, str]) -> str | None:
 
 def why_foreign(identity: RankIdentity, environ: Mapping[str, str]) -> str | None:
     """Why this process is no rank of the world that its variables name; None if it is."""
-    if identity.launcher == "srun":
-        if FLUX_INSTANCE in environ:
-            return "they are of the brokers of the Flux instance that this process is in"
-        if SLURM_TERMINAL in environ and identity.size == 1:
-            return "they are of a step of one interactive task (srun --pty)"
+    foreign = launcher_named(identity.launcher).foreign(identity, environ)
+    if foreign is not None:
+        return foreign
     shell = _shell_with(identity.variables, environ)
-    if shell is not None and (identity.size == 1 or SLURM_TERMINAL in environ):
+    is_typed = any(name in environ for name in rank_variables().terminals)
+    if shell is not None and (identity.size == 1 or is_typed):
         return f"they are of the shell that this command was typed into ({shell})"
     if identity.size == 1 and is_from_env(identity, environ):
         return "no launcher has started this process, and the world has no other rank"
@@ -146,7 +132,7 @@ def _left_over(environ: Mapping[str, str]) -> str | None:
 def _shell_with(variables: Sequence[str], environ: Mapping[str, str]) -> str | None:
     """The nearest interactive shell above this process that was started with the same values of
     these variables, in the same world."""
-    names = (*variables, *WORLD_VARIABLES)
+    names = (*variables, *rank_variables().worlds)
     mine = [environ.get(name) for name in names]
     ancestors: list[psutil.Process] = []
     with suppress(*MASKED):  # /proc may hide them

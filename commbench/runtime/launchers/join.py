@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 
 from commbench.core.case import RankIdentity, World
 from commbench.core.errors import WorldBroken, process_limit
+from commbench.core.launchers import launcher_named
 from commbench.core.layout import Layout
 from commbench.core.protocols import Backend, Control, Launcher
 from commbench.hardware.network import LOOPBACK, network_advice
 from commbench.runtime.control import StoreControl, by_node, hosted_world
 from commbench.runtime.rendezvous import CONNECT_S, FIRST_MEETING_S, assemble, server_store
 from commbench.runtime.start_limit import MARGIN_S, NO_ANSWER, ends_within, meetings_end
-
-from .registry import launcher_named
 
 if TYPE_CHECKING:  # a rank and the start of a command don't wait for Hydra
     from commbench.config.settings import Settings

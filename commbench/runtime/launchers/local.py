@@ -6,22 +6,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from commbench.core.case import RankIdentity
 from commbench.core.layout import Layout
 from commbench.core.protocols import Backend, Launcher
-from commbench.runtime.rank_server import LAUNCHER, STORE_FD
+from commbench.runtime.rank_server import STORE_FD
 from commbench.runtime.rendezvous import exported_identity, inherited_store, store_at
+
+LAUNCHER = "COMMBENCH_LAUNCHER"  # its ranks' other variables are those of torchrun's
 
 
 @dataclass(frozen=True)
 class Local(Launcher):
     """See Launcher."""
 
-    name: ClassVar[str] = "local"
-    precedence: ClassVar[int] = 5
-    forks: ClassVar[bool] = True
+    name = "local"
+    precedence = 5
+    forks = True
 
     def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
         if environ.get(LAUNCHER) != self.name:
@@ -48,3 +50,6 @@ class Local(Launcher):
     ) -> list[str]:
         # launch.py sends it what to fork
         return [sys.executable, "-m", "commbench.runtime.rank_server"]
+
+    def environment(self, ranks_per_node: int) -> dict[str, str]:
+        return super().environment(ranks_per_node) | {LAUNCHER: self.name}

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
-from commbench.core.protocols import Backend
+from commbench.core.protocols import Backend, RankVariables
 from commbench.hardware.mpi_library import (
     HYDRA_LOCAL_RANK,
     MVAPICH_RANK,
@@ -55,12 +55,31 @@ class Mpirun(LoginLauncher):
     """See LoginLauncher. Ranks bind themselves (key `bind`), so mpirun must not. `options` go to
     mpirun as they are."""
 
-    name: ClassVar[str] = "mpirun"
-    precedence: ClassVar[int] = 20
-    starts_mpi: ClassVar[bool] = True
-    meets_over_mpi: ClassVar[bool] = True
-    own_variables: ClassVar[tuple[str, ...]] = ("OMPI_", "PRTE_", "PMIX_")
-    library_settings: ClassVar[tuple[str, ...]] = tuple(YIELDING)
+    name = "mpirun"
+    precedence = 20
+    programs = ("mpirun", "mpiexec", "prterun --personality ompi")
+    starts_mpi = True
+    meets_over_mpi = True
+    library_settings = tuple(YIELDING)
+    variables = RankVariables(
+        own=("OMPI_", "PRTE_", "PMIX_"),
+        recorded=("PMIX_MCA_", "PRTE_MCA_"),
+        internal=(
+            *("OMPI_FILE_LOCATION", "OMPI_ARGV", "OMPI_COMMAND", "OMPI_FIRST_RANKS"),
+            *("OMPI_MCA_orte_", "OMPI_MCA_ess"),
+        ),
+        worlds=("PMIX_NAMESPACE", "PMI_FD", "PMI_PORT", "PALS_APID", "FLUX_JOB_ID"),
+    )
+    fact_scopes = """
+    # it exports these differently on its own node and on the others
+    environment.LD_LIBRARY_PATH*          | record  | any      | show   | yes
+    environment.OMPI_MCA_plm*             | record  | any      | show   | yes
+    environment.OMPI_MCA_routed*          | record  | any      | show   | yes
+    # differ with every start, or only permit a start
+    environment.OMPI_APP_*                | error   | any      | show   | yes
+    environment.OMPI_ALLOW_RUN_AS*        | error   | any      | show   | yes
+    environment.PRTE_ALLOW_RUN_AS*        | error   | any      | show   | yes
+    """
     options: tuple[str, ...] = ()
 
     @property
@@ -128,8 +147,10 @@ class Mpirun(LoginLauncher):
         return exports
 
     def manual_command(self, layout: Layout, worker: Sequence[str]) -> str:
-        where = f"--map-by ppr:{layout.ranks_per_node}:node --hostfile HOSTS"
-        return f"mpirun -n {layout.size} {where} commbench {shlex.join(worker)}"
+        return (
+            f"mpirun -n {layout.size} --map-by ppr:{layout.ranks_per_node}:node --hostfile HOSTS"
+            f" commbench {shlex.join(worker)}"
+        )
 
 
 def _refuse_alike(hosts: Sequence[str]) -> None:
@@ -160,11 +181,9 @@ def _open_mpi(
         words += (
             ["--prtemca", "plm_ssh_agent", agent] if recent else ["--mca", "plm_rsh_agent", agent]
         )
-    where = ["--host", ",".join(f"{host}:{each}" for host in hosts)]
-    spread = [
-        "--map-by",
-        f"ppr:{each}:node{':OVERSUBSCRIBE' if recent else ''}",
-        "--bind-to",
-        "none",
+    return [
+        *(*words, "--host", ",".join(f"{host}:{each}" for host in hosts)),
+        *("--map-by", f"ppr:{each}:node{':OVERSUBSCRIBE' if recent else ''}"),
+        *("--bind-to", "none"),
+        *(word for name in exports for word in ("-x", name)),
     ]
-    return [*words, *where, *spread, *(word for name in exports for word in ("-x", name))]

@@ -1,17 +1,18 @@
-"""All launchers: which one has started this process, and which one starts a job."""
+"""Which launcher has started this process, and which one starts a job."""
 
 from __future__ import annotations
 
-import importlib
+import os
 import re
 from collections.abc import Mapping, MutableMapping, Sequence
-from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError
+from commbench.core.launchers import launcher_named, launchers, target_of, usual_programs
 from commbench.core.protocols import Backend, Launcher
+from commbench.core.units import word_list
 from commbench.runtime.exit_protocol import FOLDER
 
 from .given_world import (
@@ -30,28 +31,6 @@ if TYPE_CHECKING:  # a rank and the start of a command don't wait for Hydra
 DEFAULT = "auto"  # conf/launcher/auto.yaml: the default of the backend
 
 
-@cache
-def launchers() -> tuple[Launcher, ...]:
-    """An instance for each file in conf/launcher except auto.yaml, by precedence."""
-    folder = files("commbench.conf") / "launcher"
-    names = [
-        file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml")
-    ]
-    modules = {
-        name: importlib.import_module(f"commbench.runtime.launchers.{name}")
-        for name in names
-        if name != DEFAULT
-    }
-    built: list[Launcher] = [
-        getattr(module, name.capitalize())() for name, module in modules.items()
-    ]
-    return tuple(sorted(built, key=lambda launcher: launcher.precedence))
-
-
-def launcher_named(name: str) -> Launcher:
-    return next(launcher for launcher in launchers() if launcher.name == name)
-
-
 def is_called_per_node(name: str) -> bool:
     """Whether the launcher of this name is called once on each node, see Launcher."""
     return any(each.name == name and each.is_called_per_node for each in launchers())
@@ -66,6 +45,15 @@ def detect(environ: Mapping[str, str]) -> RankIdentity | None:
     """Which rank of which world this process is; None outside of a world. Raises ConfigError."""
     identity = _exported(environ)
     return identity if identity is None or _foreign(identity, environ) is None else None
+
+
+def refuse_world(command: str) -> None:
+    """Raises ConfigError where this process is a rank, for a command that starts its own."""
+    if detect(os.environ) is not None:
+        raise ConfigError(
+            f"{command} starts its worlds itself; call it outside of"
+            f" {word_list(usual_programs(), 'and')}"
+        )
 
 
 def settle_world(environ: MutableMapping[str, str]) -> str | None:
@@ -89,8 +77,7 @@ def _exported(environ: Mapping[str, str]) -> RankIdentity | None:
     """What the variables say. The launcher that is closest to the process wins: torchrun inside of
     mpirun or srun is torchrun. Raises ConfigError for a rank that is not told of how many."""
     identities = (launcher.detect(environ) for launcher in launchers())
-    identity = next((identity for identity in identities if identity is not None), None)
-    identity = identity or env_identity(environ)
+    identity = next(filter(None, identities), None) or env_identity(environ)
     if identity is None and FOLDER not in environ:
         refuse_unread_rank(environ)
     return identity
@@ -103,13 +90,13 @@ def _foreign(identity: RankIdentity, environ: Mapping[str, str]) -> str | None:
 
 def allowed(backend: Backend) -> list[str]:
     """The names of the launchers that can start its ranks."""
+    return [launcher.name for launcher in _usable(backend)]
+
+
+def _usable(backend: Backend) -> list[Launcher]:
     if backend.hosts_ranks:
         return []
-    return [
-        launcher.name
-        for launcher in launchers()
-        if backend.launchers == "any" or launcher.starts_mpi
-    ]
+    return [each for each in launchers() if backend.launchers == "any" or each.starts_mpi]
 
 
 def launcher_of(settings: Settings) -> Launcher:
@@ -126,7 +113,7 @@ def launcher_of(settings: Settings) -> Launcher:
                 f" {', '.join(names)}"
             )
         return settings.launcher
-    usable = [launcher for launcher in launchers() if launcher.name in names]
+    usable = _usable(settings.backend)
     several_nodes = any(layout.nodes > 1 for layout in settings.layouts)
     default = next(launcher for launcher in usable if not launcher.needs_scheduler)
     return next(
@@ -142,14 +129,14 @@ def likely_launcher(words: Sequence[str]) -> Launcher | None:
         return None
     usable = _launchers_of(given.get("backend", "").split(",")[0])
     name = given.get("launcher", DEFAULT)
-    if name == DEFAULT:
-        fitting = [launcher for launcher in usable if not launcher.needs_scheduler]
-    else:
-        fitting = [launcher for launcher in usable if launcher.name == name]
-    return next(iter(fitting), None)
+    is_default = name == DEFAULT
+    return next(
+        (each for each in usable if each.name == name or (is_default and not each.needs_scheduler)),
+        None,
+    )
 
 
-def _launchers_of(backend_name: str) -> list[Launcher]:
+def _launchers_of(backend_name: str) -> Sequence[Launcher]:
     """The launchers that can start a backend, without composing it; an empty name is the default
     backend. All of them for a backend whose file is in the user's own folder."""
     conf = files("commbench.conf")
@@ -157,14 +144,8 @@ def _launchers_of(backend_name: str) -> list[Launcher]:
         default = re.search(r"- backend: (\w+)", (conf / "config.yaml").read_text())
         backend_name = default[1] if default else ""
     file = conf / "backend" / f"{backend_name}.yaml"
-    if not file.is_file():
-        return [*launchers()]
-    target = re.search(r"^_target_: (\S+)\.(\w+)", file.read_text(), re.MULTILINE)
-    if target is None:
-        return [*launchers()]
-    module, class_name = target.groups()
-    names = allowed(getattr(importlib.import_module(module), class_name)())
-    return [launcher for launcher in launchers() if launcher.name in names]
+    target = target_of(file.read_text()) if file.is_file() else None
+    return launchers() if target is None else _usable(target())
 
 
 def mpi_library(backend: Backend, launcher: Launcher) -> str | None:
@@ -172,8 +153,3 @@ def mpi_library(backend: Backend, launcher: Launcher) -> str | None:
     none."""
     needed = launcher.meets_over_mpi or backend.launchers == "starts_mpi"
     return backend.library if needed else None
-
-
-def own_variables() -> tuple[str, ...]:
-    """Prefixes of the variables that some launcher forwards to its ranks itself."""
-    return tuple(prefix for launcher in launchers() for prefix in launcher.own_variables)

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from commbench.core.errors import ConfigError
+from commbench.core.launchers import launchers
 from commbench.core.layout import Layout
 from commbench.hardware.gpu import VISIBLE_DEVICES, visible_count
 from commbench.results.run_folder import check_output
 from commbench.runtime.launch import exported
 
-from .registry import launcher_of, launchers, mpi_library
+from .registry import launcher_of, mpi_library
 
 if TYPE_CHECKING:  # a rank and the start of a command don't wait for Hydra
     from commbench.config.experiments import RequestedJobs

@@ -9,12 +9,12 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError
 from commbench.core.layout import MAX_RANKS, Layout
-from commbench.core.protocols import Backend, Launcher
+from commbench.core.protocols import Backend, Launcher, Pairs, RankVariables
 from commbench.hardware.mpi_library import find
 from commbench.runtime.rendezvous import (
     exported_host,
@@ -26,6 +26,8 @@ from commbench.runtime.rendezvous import (
 from .host_list import hosts_of_word
 
 ALLOCATED = "SLURM_JOB_NUM_NODES"
+FLUX_INSTANCE = "FLUX_URI"
+TERMINAL = "SLURM_PTY_PORT"  # of a step that was started with srun --pty
 PMI = {"openmpi": "pmix", "mpich": "pmi2"}  # how a rank of that library finds its world under srun
 PORTS = range(15000, 30000)  # below the ephemeral ports of Linux
 STEPS = 97  # keeps the ports of neighbouring jobs and steps apart
@@ -40,11 +42,20 @@ class Srun(Launcher):
     The run's folder must be on a file system that the first node shares with this host.
     """
 
-    name: ClassVar[str] = "srun"
-    precedence: ClassVar[int] = 30
-    needs_scheduler: ClassVar[bool] = True
-    starts_mpi: ClassVar[bool] = True
-    own_variables: ClassVar[tuple[str, ...]] = ("SLURM_",)
+    name = "srun"
+    precedence = 30
+    programs = ("srun",)
+    needs_scheduler = True
+    starts_mpi = True
+    variables = RankVariables(
+        own=("SLURM_",),
+        recorded=("SLURM_",),
+        worlds=("SLURM_JOB_ID", "SLURM_STEP_ID"),
+        terminals=(TERMINAL,),
+    )
+    fact_scopes = "environment.SLURM_* | record | any | show | yes"
+    mpi_options = "with srun: --mpi=pmi2 for MPICH, --mpi=pmix for Open MPI"
+    queue_keys = ("nodes", "tasks_per_node", "partition")
     options: tuple[str, ...] = ()
 
     @property
@@ -70,6 +81,13 @@ class Srun(Launcher):
             "srun", environ, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID"
         )
 
+    def foreign(self, identity: RankIdentity, environ: Mapping[str, str]) -> str | None:
+        if FLUX_INSTANCE in environ:
+            return "they are of the brokers of the Flux instance that this process is in"
+        if TERMINAL in environ and identity.size == 1:
+            return "they are of a step of one interactive task (srun --pty)"
+        return None
+
     def address(self, environ: Mapping[str, str]) -> tuple[str, int]:
         return step_address(environ)
 
@@ -89,20 +107,18 @@ class Srun(Launcher):
             raise ConfigError(
                 "launcher=srun: there is no srun here; start it on a host of the Slurm cluster"
             )
-        # the script around this process holds it
-        step = ["--overlap"] if self.has_allocation else []
-        shape = [
+        return [
+            "srun",
+            # the script around this process holds the allocation
+            *(["--overlap"] if self.has_allocation else []),
             f"--nodes={layout.nodes}",
             f"--ntasks-per-node={layout.ranks_per_node}",
             f"--ntasks={layout.size}",
-        ]
-        # ranks bind themselves (key `bind`); one that fails ends all
-        rules = ["--cpu-bind=none", "--kill-on-bad-exit=1", "--export=ALL", f"--mpi={pmi(library)}"]
-        return [
-            "srun",
-            *step,
-            *shape,
-            *rules,
+            # ranks bind themselves (key `bind`); one that fails ends all
+            "--cpu-bind=none",
+            "--kill-on-bad-exit=1",
+            "--export=ALL",
+            f"--mpi={pmi(library)}",
             *self.options,
             sys.executable,
             "-m",
@@ -113,6 +129,20 @@ class Srun(Launcher):
     def environment(self, ranks_per_node: int) -> dict[str, str]:
         """A port of its own for each world: an earlier one may not have released its port yet."""
         return {"MASTER_PORT": str(secrets.choice(PORTS)), "OMP_NUM_THREADS": "1"}
+
+    def queued(self, layout: Layout, library: str | None, output: str) -> Pairs:
+        if shutil.which("srun") is None:
+            raise ConfigError(
+                "hydra/launcher=submitit_slurm: there is no srun here; start on a host of the Slurm"
+                " cluster"
+            )
+        return (
+            ("nodes", layout.nodes),
+            ("tasks_per_node", layout.ranks_per_node),
+            ("submitit_folder", f"{output}/slurm/%j"),
+            # where srun reads which PMI the ranks use
+            ("setup", (f"export SLURM_MPI_TYPE={pmi(library)}",)),
+        )
 
     def manual_command(self, layout: Layout, worker: Sequence[str]) -> str:
         return (

@@ -7,7 +7,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
@@ -23,8 +22,9 @@ class Ssh(LoginLauncher):
     """See Launcher. Its ranks are torchrun's. The first host is that of rank 0, and its name is the
     address at which the others meet."""
 
-    name: ClassVar[str] = "ssh"
-    precedence: ClassVar[int] = 40
+    name = "ssh"
+    precedence = 40
+    usage = "On hosts that ssh can log in to:    launcher=ssh launcher.hosts=[a,b]\n"
 
     @property
     def is_local(self) -> bool:
@@ -38,7 +38,7 @@ class Ssh(LoginLauncher):
             raise ConfigError(
                 "launcher=ssh needs hosts: launcher.hosts=[a,b], or launcher.hostfile"
             )
-        port = PORTS[secrets.randbelow(len(PORTS))]
+        port = secrets.choice(PORTS)
         return [
             *(sys.executable, "-m", "commbench.runtime.launchers.ssh_hosts"),
             *("--agent", self.agent or "ssh", "--hosts", ",".join(hosts)),

@@ -6,11 +6,11 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from commbench.core.case import RankIdentity
 from commbench.core.layout import Layout
-from commbench.core.protocols import Backend, Launcher
+from commbench.core.protocols import Backend, Launcher, RankVariables
 from commbench.runtime.rendezvous import exported_address, exported_identity, store_at
 
 from .given_world import TORCHRUN_ID
@@ -20,15 +20,19 @@ from .given_world import TORCHRUN_ID
 class Torchrun(Launcher):
     """See Launcher."""
 
-    name: ClassVar[str] = "torchrun"
-    precedence: ClassVar[int] = 10
-    is_called_per_node: ClassVar[bool] = True
+    name = "torchrun"
+    precedence = 10
+    programs = ("torchrun",)
+    is_called_per_node = True
+    variables = RankVariables(worlds=(TORCHRUN_ID, "MASTER_ADDR", "MASTER_PORT"))
+    # it exports this one
+    fact_scopes = "environment.TORCH_NCCL_ASYNC_ERROR* | error | any | show | yes"
 
     def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
         if TORCHRUN_ID not in environ or "RANK" not in environ:
             return None
         return exported_identity(
-            "torchrun", environ, "RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK"
+            self.name, environ, "RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK"
         )
 
     def address(self, environ: Mapping[str, str]) -> tuple[str, int]:
@@ -53,18 +57,15 @@ class Torchrun(Launcher):
         self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]
     ) -> list[str]:
         """Port 0 lets the kernel choose a free one, so two runs on a machine never collide."""
-        rendezvous = [
-            "--rdzv-backend=c10d",
-            "--rdzv-endpoint=127.0.0.1:0",
-            "--local-addr=127.0.0.1",
-        ]
         return [
             sys.executable,
             "-m",
             "torch.distributed.run",
             "--nnodes=1",
             f"--nproc-per-node={layout.ranks_per_node}",
-            *rendezvous,
+            "--rdzv-backend=c10d",
+            "--rdzv-endpoint=127.0.0.1:0",
+            "--local-addr=127.0.0.1",
             "-m",
             "commbench",
             *worker,

@@ -9,11 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from host_pools import HostPool, HostPools, use_host_pool
+from host_process_group import HostProcessGroupNccl
+
 from commbench.backends.nccl_library import NcclLog
 from commbench.backends.torch.cuda_copy import CopyCommunicator, CudaCopy
 from commbench.backends.torch.distributed import CudaCommunicator, start_group
 from commbench.backends.torch.gloo import Gloo
 from commbench.backends.torch.nccl import Nccl, NcclCommunicator, NcclLowering
+from commbench.backends.torch.registered_memory import RegisteredMemory
 from commbench.core.case import World
 from commbench.core.protocols import Buffer, Control
 from commbench.core.variables import Device
@@ -125,6 +129,16 @@ class HostNcclLowering(NcclLowering):
 
 
 class HostNcclCommunicator(NcclCommunicator):
+    pools = HostPools()
+
+    def registered_memory(self, registration: Any) -> Any:
+        import torch
+
+        torch.cuda.MemPool = HostPool  # type: ignore[misc, assignment]
+        torch.cuda.use_mem_pool = use_host_pool  # type: ignore[assignment]
+        self._memory = RegisteredMemory(self.pools, registration)
+        return self._memory.allocating()
+
     def _lowering(self, buffers: Mapping[str, Buffer]) -> Any:
         return HostNcclLowering(self.group, buffers, self.barrier_tensor, self._gpu.place)
 
@@ -142,6 +156,9 @@ class HostNccl(Nccl):
         return None
 
     def open(self, world: World, control: Control, device: Device = "cuda") -> Any:
+        import torch.distributed as dist
+
+        dist.ProcessGroupNCCL = HostProcessGroupNccl  # type: ignore[misc, assignment]
         gpu: Any = HostGpu()
         return HostNcclCommunicator(
             "nccl", *start_group("gloo", world, control), gpu, NcclLog(os.environ)

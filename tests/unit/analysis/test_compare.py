@@ -674,6 +674,6 @@ def test_any_other_word_is_refused(word: str) -> None:
 def test_several_settings_are_compared_with_none_or_with_the_first(
     values: list[str], base: str, settings: list[str]
 ) -> None:
-    cases = pd.DataFrame({"backend_options": [{"buffer_bytes": value} for value in values]})
-    compared = by_each_value(Side("NEW", cases), parse_by(["backend_options.buffer_bytes"]))
+    rows = tuple(case_row(backend_options={"buffer_bytes": value}) for value in values)
+    compared = by_each_value(Side("NEW", rows), parse_by(["backend_options.buffer_bytes"]))
     assert [(each.base, each.new) for (each,) in compared] == [(base, new) for new in settings]

@@ -3,6 +3,7 @@ class."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_cases import case_row
 
-from commbench.analysis.slow_pairs import findings, matrices, told_once
+from commbench.analysis.slow_pairs import Finding, findings, matrices, told_once
 from commbench.results.row import Row, plain_values, row_of
 from commbench.stats.thresholds import SLOW_FACTOR
 
@@ -112,6 +113,39 @@ def test_a_slow_rank_is_named_first_and_its_pairs_point_to_it(
     )
 
 
+@pytest.mark.parametrize(("size", "ranks_per_node"), [(8, 8), (16, 16), (16, 4)])
+def test_a_rank_that_takes_15_percent_longer_is_named_though_none_of_its_pairs_is_slow(
+    size: int, ranks_per_node: int
+) -> None:
+    def named(factor: float, seed: int) -> list[Finding]:
+        rows = world(size, None, 3, factor, 1.5, ranks_per_node, 0.015, seed)
+        return told_once(findings(rows))
+
+    seeds = range(20)
+    found = [named(1.15, seed) for seed in seeds]
+    assert sum([(each.kind, each.rank) for each in own] == [("rank", 3)] for own in found) >= 19
+    assert re.search(r"rank 3 takes 1\d % longer .*; commbench locate tells more", found[0][0].text)
+    assert sum(bool(named(1.0, seed)) for seed in seeds) <= 1
+
+
+def test_all_ranks_of_a_slow_node_are_named_with_its_host() -> None:
+    pairs = [(first, second) for first in range(12) for second in range(12)]
+    apart = [pair for pair in pairs if pair[0] // 2 != pair[1] // 2]
+    slow = {pair: 1.15 for pair in apart if 1 in (pair[0] // 2, pair[1] // 2)}
+    found = told_once(findings(world(12, slow, ranks_per_node=2, noise=0.01)))
+    assert sorted(each.rank or 0 for each in found) == [2, 3]
+    nodes = [{"host.hostname": f"n{node}"} for node in range(6)]
+    ranks = [[2 * node, 2 * node + 1] for node in range(6)]
+    run = {"provenance": {"nodes": nodes}, "world": {"ranks": ranks}}
+    assert {each.text_with_host(run)[-5:] for each in found} == {" (n1)"}
+
+
+def test_ranks_on_a_smaller_socket_are_not_slow() -> None:
+    """Four of six ranks share a socket; most pairs are between both."""
+    apart = {(a, b): 1.3 for a in range(6) for b in range(6) if (a < 4) != (b < 4)}
+    assert findings(world(6, apart, noise=0.01, ranks_per_node=6)) == []
+
+
 def test_two_slow_ranks_are_both_named() -> None:
     rows = world(
         8,
@@ -166,18 +200,19 @@ def test_a_neighbouring_size_must_agree() -> None:
 def test_unusable_rows_accuse_nobody_and_uncertain_ones_need_twice_the_time(
     warnings: list[str], width: float, factor: float, count: int
 ) -> None:
-    def doubted(entry: dict[str, Any]) -> dict[str, Any]:
+    def doubted(entry: Row) -> Row:
+        assert entry.median_s is not None
         ends = {"ci_low_s": 1 - width, "ci_high_s": 1 + width}
-        times = {name: end * entry["median_s"] for name, end in ends.items()}
+        times = {name: end * entry.median_s for name, end in ends.items()}
         return changed(entry, {"warnings": warnings} | times)
 
     rows = sizes({8: {(0, 2): factor, (2, 0): factor}, 64: {(0, 2): factor, (2, 0): factor}})
     assert len(findings(rows)) == 1, "one link"
-    doubtful = [doubted(entry) if entry["pair"] in ("0-2", "2-0") else entry for entry in rows]
+    doubtful = [doubted(entry) if entry.pair in ("0-2", "2-0") else entry for entry in rows]
     assert len(findings(doubtful)) == count
     # where all are, none is conspicuous
     assert findings(list(map(doubted, rows))) == []
-    assert findings([entry for entry in doubtful if entry["message_bytes"] == 8]) == []
+    assert findings([entry for entry in doubtful if entry.message_bytes == 8]) == []
 
 
 def test_one_usable_size_of_several_accuses_nobody() -> None:
@@ -187,7 +222,7 @@ def test_one_usable_size_of_several_accuses_nobody() -> None:
             findings([changed(entry, other if entry.message_bytes == 64 else {}) for entry in rows])
             == []
         )
-    assert len(findings([entry for entry in rows if entry["message_bytes"] == 8])) == 1
+    assert len(findings([entry for entry in rows if entry.message_bytes == 8])) == 1
 
 
 @pytest.mark.parametrize("between", [10.0, 0.1])

@@ -297,13 +297,13 @@ def test_two_labels_in_one_folder_are_compared_with_their_gain(
                 launch,
                 f"label={label}",
                 "benchmark=[p2p_bandwidth,p2p_latency]",
-                "sizes=[8,16MiB]",
+                "sizes=[8,1MiB]",
                 *words,
             )
     status, text = run_compare(capsys, str(tmp_path), "--by", "label")
     assert status == 0
     gain = re.search(
-        r"^A -> B: p2p_bandwidth 1x2 0-1 16 MiB: bandwidth ([\d.]+) -> ([\d.]+) GB/s,"
+        r"^A -> B: p2p_bandwidth 1x2 0-1 1 MiB: bandwidth ([\d.]+) -> ([\d.]+) GB/s,"
         r" (0\.[45]\d\d) x ±",
         text,
         re.MULTILINE,

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from commbench.cli.jobs import starts_ranks
+from commbench.cli.jobs import launcher_below
 from commbench.cli.main import main
 from commbench.config.compose import ConfigComposer
+from commbench.runtime.launchers.srun import Srun
 
 pytest.importorskip(
     "hydra_plugins.hydra_submitit_launcher", reason="pip install 'commbench[slurm]'"
@@ -42,15 +43,12 @@ def swept(
 
 
 @pytest.mark.parametrize(
-    ("launcher", "starts"),
-    [("basic", False), ("submitit_local", False), ("submitit_slurm", True)],
+    ("launcher", "below"), [("basic", None), ("submitit_local", None), ("submitit_slurm", Srun())]
 )
-def test_only_slurm_jobs_start_the_ranks(launcher: str, starts: bool) -> None:
+def test_only_slurm_jobs_start_the_ranks(launcher: str, below: Srun | None) -> None:
     with ConfigComposer() as composer:
-        assert (
-            starts_ranks(composer.hydra_config([f"hydra/launcher={launcher}", "layout=1x2,2x1"]))
-            is starts
-        )
+        config = composer.hydra_config([f"hydra/launcher={launcher}", "layout=1x2,2x1"])
+    assert launcher_below(config) == below
 
 
 def test_without_srun_one_line_says_so(

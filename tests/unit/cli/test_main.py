@@ -144,7 +144,7 @@ def test_a_mistyped_command_is_told_the_one_that_is_meant(
 @pytest.mark.parametrize(
     ("word", "meant"),
     [
-        ("osu_bw", "benchmark=p2p_bandwidth writer=osu"),
+        ("osu_bww", "did you mean osu_bw or"),
         ("nccl", "backend=nccl"),
         ("keys", "commbench --keys"),
         ("1KiB]", "sizes=[8,1KiB]"),

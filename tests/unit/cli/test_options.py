@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,4 +82,26 @@ def test_runs_of_another_version_are_no_obstacle_to_the_newest(
         (folder / "run.json").write_text(json.dumps(record))
     assert with_last_runs(["last"]) == ["results/20260201T000000.000000-new0"]
     (tmp_path / "results" / "20260201T000000.000000-new0" / "run.json").unlink()
-    assert show_command([tmp_path / "elsewhere"]) == "commbench show elsewhere --flags"
+    assert show_command([tmp_path / "elsewhere"]).endswith(" show elsewhere --flags")
+
+
+@pytest.mark.parametrize(
+    ("program", "is_found", "called"),
+    [
+        ("{here}/.venv/bin/commbench", False, ".venv/bin/commbench"),
+        ("/elsewhere/bin/commbench", False, "/elsewhere/bin/commbench"),
+        ("/elsewhere/bin/commbench", True, "commbench"),
+        ("/clone/commbench/__main__.py", True, f"{sys.executable} -m commbench"),
+    ],
+)
+def test_the_command_that_goes_on_works_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, is_found: bool, called: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    if is_found:
+        (bin_folder / "commbench").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(bin_folder))
+    monkeypatch.setattr(sys, "argv", [program.format(here=tmp_path)])
+    assert show_command([tmp_path / "run"]) == f"{called} show run --flags"

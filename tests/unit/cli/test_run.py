@@ -13,9 +13,7 @@ import pytest
 from places import DATA
 
 import commbench
-from commbench.cli import jobs
 from commbench.cli import run as run_module
-from commbench.cli.report import report
 from commbench.cli.run import run
 from commbench.core.errors import ConfigError, WorldBroken
 from commbench.results.run_folder import write_json
@@ -146,52 +144,6 @@ def test_launches_follow_one_another_until_a_world_ends_the_run(
     words = ["backend=gloo", "layout=1x2", f"output={tmp_path}", "timing.launches=3"]
     assert run(words) == status
     assert resumed == [None, *[Resume.LAUNCH] * (len(ends) - 1)]
-
-
-def test_the_guidelines_experiment_ends_with_its_answer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["experiment=guidelines", "backend=simulated", "scale=cpu", "sizes=[32,1KiB]"]
-    words += ["benchmark=[all_reduce,reduce,broadcast]", f"output={tmp_path}"]
-    assert run(words) == 0
-    *_, answer = capsys.readouterr().out.split("Performance guidelines\n")
-    assert answer.startswith("  * ") and "all_reduce <= reduce + broadcast" in answer
-
-
-def test_the_quiz_ends_with_its_answer_and_the_report_has_it_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its document publishes how many ranks and ints there are: no result to compare."""
-    words = ["experiment=exchange_quiz", "backend=simulated", "scale=cpu", f"output={tmp_path}"]
-    assert run(words) == 0
-    answer = capsys.readouterr().out.split("The quiz\n")[-1]
-    assert "recvbuf[i][i]" in answer and "published" not in answer
-    assert report([str(tmp_path)]) == 0
-    assert answer.split("\n\n")[0].strip() in capsys.readouterr().out
-
-
-def test_what_keeps_an_experiment_from_its_answer_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["experiment=exchange_quiz", "backend=simulated", "scale=cpu", f"output={tmp_path}"]
-    assert run(words) == 0
-    (folder,) = tmp_path.iterdir()
-    (folder / "cases.parquet").unlink()
-    capsys.readouterr()
-    jobs.print_answer("exchange_quiz", [folder])
-    assert "its cases.parquet is gone" in capsys.readouterr().err
-    jobs.print_answer("exchange_quiz", [tmp_path])  # a world that did not start
-    assert "".join(capsys.readouterr()) == ""
-
-
-def test_without_the_report_an_experiment_says_how_to_get_its_answer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jobs, "is_installed", lambda module: module != "pandas")
-    words = ["experiment=exchange_quiz", "backend=simulated", "scale=cpu", f"output={tmp_path}"]
-    assert run(words) == 0
-    said = capsys.readouterr()
-    assert "pip install 'commbench[report]'" in said.err and "published" not in said.out
 
 
 @pytest.mark.usefixtures("outside_any_world")

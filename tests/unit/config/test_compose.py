@@ -150,6 +150,22 @@ def test_a_sweep_is_every_combination() -> None:
     assert all(job.settings.sizes == ((8,),) and "sizes=[8]" in job.overrides for job in jobs)
 
 
+@pytest.mark.parametrize(
+    ("words", "labels"),
+    [
+        (["backend.model.noise=0.1,0.2"], ["noise 0.1", "noise 0.2"]),
+        (["backend.model.slow_pair='0-1','1-0'", "trial=0,1"], ["slow_pair 0-1", "slow_pair 1-0"]),
+        (["backend.model.noise=0.1,0.2", "label=mine"], ["mine"]),
+        (["backend.model.noise=0.1", "trial=0,1"], [""]),
+    ],
+)
+def test_models_of_a_sweep_are_told_apart_by_labels(words: list[str], labels: list[str]) -> None:
+    """They plant a machine, and are no variables of a case."""
+    with ConfigComposer() as composer:
+        jobs = composer.jobs(["backend=simulated", *words], multirun=True)
+    assert sorted({job.settings.label for job in jobs}) == labels
+
+
 def test_the_overrides_of_a_job_mean_that_job() -> None:
     for job in swept("backend=mpi", "env.A=1,2", "benchmark=all,[all_reduce]", "trial=3"):
         with ConfigComposer() as composer:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from composed import written_in
 from loops import for_each
+from places import EXPERIMENTS
 
 import commbench
 from commbench.config.compose import COMPOSED_GROUPS, ConfigComposer, resolved
@@ -21,7 +22,7 @@ from commbench.config.targets import construct
 from commbench.measure.visits import coverage
 
 CONF = Path(commbench.__file__).parent.parent / "conf"
-FILES = sorted(CONF.glob("*/*.yaml"))
+FILES = sorted({*CONF.glob("*/*.yaml"), *EXPERIMENTS.values()})
 NAMES = [f"{file.parent.name}/{file.stem}" for file in FILES]
 PARTS = 3  # of the files, which take 10 s in all
 TARGETS = [file for file in FILES if "_target_" in (yaml.safe_load(file.read_text()) or {})]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from commbench.core.texts import setting_text, shown_value, size_text
+from sample_cases import case_row
+
+from commbench.analysis.case_names import shown_value
+from commbench.core.texts import setting_text, size_text
 
 
 def test_a_size_is_exact_where_that_is_short() -> None:
@@ -20,4 +23,4 @@ def test_the_buffers_of_an_exchange_are_its_own_unless_they_are_shared() -> None
         ("exchange", "shared", "shared"),
         ("all_reduce", None, None),
     ):
-        assert shown_value({"benchmark": benchmark, "buffers": value}, "buffers") == shown
+        assert shown_value(case_row(benchmark=benchmark, buffers=value), "buffers") == shown

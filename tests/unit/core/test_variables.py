@@ -23,6 +23,7 @@ ADDED = """
 # in a copy of the package that has the variable
 CHILD = """
 import json, sys
+from dataclasses import replace
 import commbench
 from commbench.config.compose import ConfigComposer
 from commbench.config.keys import KEYS
@@ -30,6 +31,7 @@ from commbench.cli.plans import planned_here, print_plans
 from commbench.analysis.fit import families
 from commbench.analysis.combined import combine_runs
 from commbench.core.texts import name_of
+from commbench.results.load import read_case_rows
 
 words = ["backend=simulated", "benchmark=p2p_latency", "layout=1x2", "sizes=[8,64]",
          "timing=fixed", "timing.repetitions=20", "writer=parquet", f"output={sys.argv[1]}"]
@@ -40,13 +42,14 @@ with ConfigComposer(None) as composer:
 print_plans([both])
 run = commbench.run(*words, "priority=[low,high]")
 cases = commbench.load(run)
+rows = read_case_rows([run])
 compared = commbench.compare(run, run, by="priority=low:high")
-choice = combine_runs(cases)
+choice = combine_runs(rows)
 print("ANSWER" + json.dumps({
     "key": KEYS["priority"].choices, "ids": ids, "column": sorted(set(cases["priority"])),
     "rows": len(cases), "compared": compared["priority"].tolist(),
-    "distinguishing": choice.distinguishing, "families": len(families(cases)),
-    "name": name_of(families(cases)[0].variables | {"priority": "high"}, ["priority"]),
+    "distinguishing": choice.distinguishing, "families": len(families(rows)),
+    "name": name_of(replace(families(rows)[0].variables, priority="high"), ["priority"]),
 }))
 """
 

@@ -108,21 +108,6 @@ def test_mpich_needs_the_memory_of_other_processes(
         assert "env.MPIR_CVAR_CH4_CMA_ENABLE=0" in problem
 
 
-@pytest.mark.parametrize(
-    ("variables", "is_first"),
-    [
-        ({"OMPI_COMM_WORLD_RANK": "0"}, True),
-        ({"PMIX_RANK": "0", "SLURM_PROCID": "0"}, True),
-        ({"SLURM_PROCID": "0"}, True),
-        ({"SLURM_PROCID": "1"}, False),
-        ({"OMPI_COMM_WORLD_RANK": "1", "SLURM_PROCID": "0"}, False),
-        ({}, False),
-    ],
-)
-def test_rank_0_is_known_under_each_launcher(variables: dict[str, str], is_first: bool) -> None:
-    assert mpi_library.is_rank_0(variables) is is_first
-
-
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of system calls")
 @pytest.mark.skipif(not mpi_library.may_read_processes(), reason="a filter is here already")
 def test_a_filter_of_system_calls_is_noticed() -> None:

@@ -78,12 +78,14 @@ BUS_FACTORS: dict[str, Callable[[int], float | None]] = {
     "exchange": lambda n: 1.0,  # of one rank: S (n-1) / t out, as much in
     "all_to_all_v": lambda n: (n - 1) / n,  # uniform
     "barrier": lambda n: None,
+    "communicator_init": lambda n: None,
+    "communicator_split": lambda n: None,
     "copy_h2d": lambda n: 1.0,
     "copy_d2h": lambda n: 1.0,
     "copy_d2d": lambda n: 1.0,
     "copy_h2d_d2h": lambda n: 1 / 2,  # 2 S / t is both directions
 }
-WITHOUT_MESSAGE = {"barrier"}
+WITHOUT_MESSAGE = {"barrier", "communicator_init", "communicator_split"}
 AROUND = Conditions(
     empty_sample_s={"python": 60e-9, "native": 20e-9},
     overhead_s={"python": 1e-6},
@@ -103,7 +105,9 @@ NUMBERS = {column.name for column in CASES if column.role == "result"} - {
 
 
 def settings_for(benchmark: str, *overrides: str) -> Settings:
-    settings = settings_of("backend=simulated", "benchmark=all", "sizes=[60kB]", *overrides)
+    settings = settings_of(
+        "backend=simulated", "benchmark=all", "sizes=[60kB]", "until=open", *overrides
+    )
     return replace(
         settings,
         benchmarks=tuple(entry for entry in settings.benchmarks if entry.name == benchmark),

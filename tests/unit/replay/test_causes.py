@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.random import Generator
+from sample_cases import case_row
 
-from commbench.core.states import Row
 from commbench.measure.visits import Visit, estimate
 from commbench.replay.causes import Cause, Waiting, causes
 from commbench.replay.generators import generate
@@ -16,6 +17,7 @@ from commbench.replay.replay_times import ReplayTimes, replay_times
 from commbench.replay.scaling import scaled
 from commbench.replay.workload import RankOrder, Workload, WorkloadCall, WorkloadOperation
 from commbench.results.intervals import interval_of
+from commbench.results.row import Row
 from commbench.stats.interval import Interval
 
 LAYERS = 3
@@ -31,21 +33,13 @@ WORKLOAD = generate("fsdp", {"ranks": "2", "params": "3e6", "layers": str(LAYERS
 PART = scaled(WORKLOAD, 2)
 
 
-def row(text: str, median_s: float, gaps: str | None = None, **more: Any) -> dict[str, Any]:
+def row(text: str, median_s: float, gaps: str | None = None, **more: Any) -> Row:
     width_s = 0.02 * median_s
-    return {
-        "workload": text,
-        "gaps": gaps,
-        "late": None,
-        "status": "ok",
-        "median_s": median_s,
-        "ci_low_s": median_s - width_s,
-        "ci_high_s": median_s + width_s,
-        **more,
-    }
+    ends = {"ci_low_s": median_s - width_s, "ci_high_s": median_s + width_s}
+    return case_row(workload=text, gaps=gaps, status="ok", median_s=median_s, **ends | more)
 
 
-def rows(sequence_s: float, **by_gaps: float) -> list[dict[str, Any]]:
+def rows(sequence_s: float, **by_gaps: float) -> list[Row]:
     """An all_gather takes 1 ms, a reduce_scatter 2 ms."""
     return [
         row("job@0 #0 all_gather", 1e-3),
@@ -92,7 +86,7 @@ def test_a_difference_below_zero_is_no_loss_and_says_what_it_means() -> None:
 
 
 def test_what_was_not_measured_is_said_with_what_it_needs() -> None:
-    unmeasured = [{**row("job@0 #0 all_gather", 1e-3), "status": "skipped", "median_s": None}]
+    unmeasured = [case_row(workload="job@0 #0 all_gather", status="skipped")]
     found = causes(replay_times(unmeasured, PART))
     assert all(cause.loss is None and cause.missing for cause in found)
     assert all("not known" in str(cause) for cause in found)
@@ -125,7 +119,7 @@ def test_null_jobs_name_no_cause_in_95_percent_and_planted_ones_name_theirs(plan
             visited("job@0", 0.036 if planted == "matmul" else 0.03, random, "matmul"),
         ]
         late = visited("job@0", 14.4e-3 if planted == "late" else 12e-3, random, "none")
-        measured.append({**late, "late": "1:400us"})
+        measured.append(replace(late, late="1:400us"))
         names = named(causes(replay_times(measured, PART)))
         right += names == PLANTED_CAUSES[planted]
     assert right >= 0.95 * JOBS

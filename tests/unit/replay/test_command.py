@@ -83,7 +83,7 @@ def test_it_starts_without_torch() -> None:
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
-        (lambda folder: folder / "missing", "does not exist; name a trace"),
+        (lambda folder: folder / "missing", "does not exist; name a file"),
         (lambda folder: folder, "is an empty folder"),
         (lambda folder: _written(folder / "a.txt", b"hello"), "no trace that commbench knows"),
         (lambda folder: _written(folder / "a", b"\x1f\x8b" + b"junk" * 99), "can't be read"),

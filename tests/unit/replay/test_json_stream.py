@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from loops import for_each
 
 from commbench.core.errors import Unreadable
-from commbench.replay import trace_files
 from commbench.replay.json_stream import (
     BACKSLASHES,
     NOT_JSON,
@@ -29,11 +28,12 @@ from commbench.replay.json_stream import (
     small_document,
     whole,
 )
-from commbench.replay.trace_files import TraceFile
+from commbench.results import foreign_files
+from commbench.results.foreign_files import ForeignFile
 
 
 def members(text: bytes, wanted: Sequence[str] = ()) -> list[dict[str, Any]]:
-    return list(JsonList(TraceFile("t", io.BytesIO(text)), "events", wanted))
+    return list(JsonList(ForeignFile("t", io.BytesIO(text)), "events", wanted))
 
 
 VALUES = st.recursive(
@@ -50,7 +50,7 @@ def test_members_and_other_keys_are_those_of_the_document(
 ) -> None:
     document = {"before": other, "events": events, "after": other}
     text = json.dumps(document, indent=indent).encode()
-    stream = JsonList(TraceFile("t", io.BytesIO(text)), "events")
+    stream = JsonList(ForeignFile("t", io.BytesIO(text)), "events")
     assert list(stream) == events
     assert stream.outer == {"before": other, "after": other}
     assert not stream.file.ended_early
@@ -73,7 +73,7 @@ def test_no_member_with_a_wanted_word_is_skipped(
 ) -> None:
     document = {"events": events, "after": [{"z": after}, {"z": 1}]}
     text = json.dumps(document, indent=indent).encode()
-    stream = JsonList(TraceFile("t", io.BytesIO(text)), "events", ["KEEP"])
+    stream = JsonList(ForeignFile("t", io.BytesIO(text)), "events", ["KEEP"])
     kept = [member for member in stream if "KEEP" in member]
     assert kept == [event for event in events if "KEEP" in event]
     assert stream.outer == {"after": document["after"]}
@@ -94,7 +94,7 @@ def test_what_is_skipped_is_skimmed_once_or_parsed(
         return is_enough
 
     text = json.dumps({"events": events}, indent=indent).encode()
-    parsed = list(JsonList(TraceFile("t", io.BytesIO(text)), "events", ["KEEP"], skim))
+    parsed = list(JsonList(ForeignFile("t", io.BytesIO(text)), "events", ["KEEP"], skim))
     assert sorted(map(str, parsed + skimmed)) == sorted(map(str, events))
 
 
@@ -105,7 +105,7 @@ def test_a_bare_list_is_read_too() -> None:
 @for_each("end", [1, 3, 12, 13, 14, 20, 25, 30])
 def test_a_cut_text_yields_the_members_before_the_cut(end: int) -> None:
     text = b'{"events": [{"a": 1}, {"b": "long"}], "c": 12}'
-    file = TraceFile("t", io.BytesIO(text[:end]))
+    file = ForeignFile("t", io.BytesIO(text[:end]))
     assert list(JsonList(file, "events")) == [{"a": 1}][: end >= 20]
     assert file.ended_early
 
@@ -128,7 +128,7 @@ def test_what_is_no_json_is_refused_in_one_line(text: bytes) -> None:
 
 def read(text: bytes, wanted: Sequence[str] = ()) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """Members, and what is wrong with the file."""
-    stream = JsonList(TraceFile("t", io.BytesIO(text)), "events", wanted)
+    stream = JsonList(ForeignFile("t", io.BytesIO(text)), "events", wanted)
     found = list(stream)
     assert not stream.file.ended_early
     return found, stream.file.notes
@@ -139,7 +139,7 @@ def test_bytes_that_are_no_characters_are_replaced_and_counted() -> None:
     assert read(text) == ([{"a": "x\ufffd\ufffdy"}, {"b": "\u00e9"}], {NOT_UTF8: 3})
     real = '{"events": [{"b": "\ufffd"}]}'.encode()
     assert read(real) == ([{"b": "\ufffd"}], {})
-    file = TraceFile("t", io.BytesIO())
+    file = ForeignFile("t", io.BytesIO())
     assert small_document(file, b'{"a": "\xff"}') == {"a": "\ufffd"}
     assert file.notes == {NOT_UTF8: 1}
 
@@ -192,14 +192,14 @@ def test_backslashes_that_json_does_not_allow_stand_for_themselves(
     written: str, name: str, part_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In members, around them, and wherever a part of the file ends; escapes stay escapes."""
-    monkeypatch.setattr(trace_files, "HEAD_BYTES", part_bytes)
-    monkeypatch.setattr(trace_files, "PART_BYTES", part_bytes)
+    monkeypatch.setattr(foreign_files, "HEAD_BYTES", part_bytes)
+    monkeypatch.setattr(foreign_files, "PART_BYTES", part_bytes)
     text = (
         f'{{"events": [{{"KEEP": "{written}?\\n"}}, {{"KEEP": "a\t{written}"}}], "x": "{written}"}}'
     )
     kept = [{"KEEP": f"{name}?\n"}, {"KEEP": f"a\t{name}"}]
     assert read(text.encode(), ["KEEP"]) == (kept, {BACKSLASHES: 1})
-    file = TraceFile("t", io.BytesIO(text.encode()))
+    file = ForeignFile("t", io.BytesIO(text.encode()))
     whole_list = JsonList(file, "events")
     assert list(whole_list) == kept and whole_list.outer == {"x": name}
     assert small_document(file, text.encode()) == {"events": kept, "x": name}
@@ -217,7 +217,7 @@ def test_text_around_the_document_is_left_out_and_said() -> None:
     for text in (b"[rank0]: warning\n" + document, document + b"\nDone.", document * 2):
         assert read(text) == ([{"a": 1}], {TEXT_AROUND: 1})
         assert document_head(text).startswith(b'{"events"')
-        file = TraceFile("t", io.BytesIO())
+        file = ForeignFile("t", io.BytesIO())
         assert small_document(file, text) == {"events": [{"a": 1}]}
         assert file.notes == {TEXT_AROUND: 1}
     assert document_head(b"no document {") == b""
@@ -243,8 +243,8 @@ LARGE = """
 import sys
 from commbench.backends.buffers.memory import resident_bytes
 from commbench.replay.json_stream import JsonList
-from commbench.replay.trace_files import trace_files
-for file in trace_files(sys.argv[1:]):
+from commbench.results.foreign_files import foreign_files
+for file in foreign_files(sys.argv[1:]):
     print(sum(1 for member in JsonList(file, "traceEvents", ["nccl"])), file.read_bytes)
 print(resident_bytes(peak=True))  # ru_maxrss would be that of pytest, which has forked it
 """

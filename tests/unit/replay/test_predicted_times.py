@@ -2,45 +2,53 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from typing import Any
 
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_cases import case_row
 
 from commbench.analysis.combined import combine_runs
 from commbench.analysis.fit import families
 from commbench.replay.predicted_times import PredictedTime, size_errors, time_of
-from commbench.results.columns import CASES
+from commbench.results.row import Row
 from commbench.stats.interval import Interval
 
 MIB = 2**20
 
 
-def cases(times: dict[int, float], half: float = 0.1, **more: Any) -> pd.DataFrame:
+def cases(times: dict[int, float], half: float | None = 0.1) -> list[Row]:
     """all_reduce with these seconds for each size, and intervals of -+ half."""
-    fixed = {
-        "benchmark": "all_reduce",
-        "status": "ok",
-        "backend": "gloo",
-        "engine": "python",
-        "layout": "1x2",
-    }
-    fixed |= {"dtype": "float32", "world_size": 2, "label": "", **more}
-    rows = [{"message_bytes": size, "median_s": time, **fixed} for size, time in times.items()]
-    frame = pd.DataFrame(rows)
-    return frame.assign(ci_low_s=frame.median_s * (1 - half), ci_high_s=frame.median_s * (1 + half))
+    return [
+        case_row(
+            benchmark="all_reduce",
+            status="ok",
+            world_size=2,
+            label="",
+            case_id=str(size),
+            message_bytes=size,
+            median_s=time,
+            **_ends(time, half),
+        )
+        for size, time in times.items()
+    ]
 
 
-def predicted(frame: pd.DataFrame, size: int) -> PredictedTime:
-    (family,) = families(frame)
+def _ends(time: float, half: float | None) -> dict[str, Any]:
+    if half is None:
+        return {}
+    return {"ci_low_s": time * (1 - half), "ci_high_s": time * (1 + half)}
+
+
+def predicted(rows: Sequence[Row], size: int) -> PredictedTime:
+    (family,) = families(rows)
     return time_of(family, size)
 
 
-def known(frame: pd.DataFrame, size: int) -> Interval:
-    seconds = predicted(frame, size).seconds
+def known(rows: Sequence[Row], size: int) -> Interval:
+    seconds = predicted(rows, size).seconds
     assert seconds is not None
     return seconds
 
@@ -56,12 +64,12 @@ def test_between_two_sizes_the_time_is_on_the_line_in_logs_and_the_interval_hold
 ):
     """2 MiB is half way from 1 to 4 in logs: 3 s of 1 and 9; and a third of the way in bytes: 3.67
     s."""
-    frame = cases({MIB: 1.0, 4 * MIB: 9.0})
-    seconds = known(frame, 2 * MIB)
+    rows = cases({MIB: 1.0, 4 * MIB: 9.0})
+    seconds = known(rows, 2 * MIB)
     assert seconds.value == pytest.approx(3)
     assert seconds.low == pytest.approx(0.9 * 3)
     assert seconds.high == pytest.approx(1.1 * (1 + 8 / 3))
-    assert predicted(frame, 2 * MIB).source == "from 1 MiB and 4 MiB"
+    assert predicted(rows, 2 * MIB).source == "from 1 MiB and 4 MiB"
 
 
 @pytest.mark.parametrize(
@@ -72,12 +80,12 @@ def test_between_two_sizes_the_time_is_on_the_line_in_logs_and_the_interval_hold
     ],
 )
 def test_outside_the_measured_sizes_the_fit_answers_with_a_warning(size: int, words: str) -> None:
-    frame = cases({size: 1e-3 + size * 1e-9 for size in (MIB, 2 * MIB, 4 * MIB)})
-    seconds = known(frame, size)
+    rows = cases({size: 1e-3 + size * 1e-9 for size in (MIB, 2 * MIB, 4 * MIB)})
+    seconds = known(rows, size)
     assert seconds.value == pytest.approx(1e-3 + size * 1e-9)
     assert seconds.low == pytest.approx(0.9 * seconds.value)
     assert seconds.high == pytest.approx(1.1 * seconds.value)
-    assert predicted(frame, size).warning == words
+    assert predicted(rows, size).warning == words
 
 
 def test_extrapolating_a_line_that_fits_badly_widens_the_interval() -> None:
@@ -95,7 +103,7 @@ def test_beyond_a_protocol_switch_the_last_piece_answers() -> None:
 
 
 def test_without_intervals_there_is_none() -> None:
-    seconds = known(cases({MIB: 1.0}, half=math.nan), MIB)
+    seconds = known(cases({MIB: 1.0}, half=None), MIB)
     assert seconds.value == 1 and not seconds.is_known
 
 
@@ -108,10 +116,8 @@ def test_a_fit_that_misses_a_size_by_30_percent_answers_nothing() -> None:
     assert "the fit misses one of them by 31 %" in predicted(bad, MIB // 2).warning
     line = {size: 1e-3 + size * 1e-9 for size in (MIB, 2 * MIB, 4 * MIB, 8 * MIB)}
     for factor, fits in ((1.1, 1), (2.5, 0)):
-        frame = cases(line | {2 * MIB: factor * line[2 * MIB]}).reindex(
-            columns=[column.name for column in CASES]
-        )
-        assert len(combine_runs(frame.assign(case_id=list("abcd"))).fits) == fits
+        rows = cases(line | {2 * MIB: factor * line[2 * MIB]})
+        assert len(combine_runs(rows).fits) == fits
 
 
 @pytest.mark.parametrize(

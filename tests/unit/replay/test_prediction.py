@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
+from sample_cases import case_row
 from trace_writers import Call, write_kineto
 
 import commbench
@@ -14,6 +16,7 @@ from commbench.cli.main import main
 from commbench.core.errors import CommbenchError
 from commbench.replay.named_workload import listed_workloads
 from commbench.replay.prediction import Prediction, prediction_text, predictions
+from commbench.results.row import Row
 
 KIB = 1024
 SIZES = [4**power * KIB for power in range(6)]
@@ -24,44 +27,42 @@ MIB = 2**20
 SIMULATED = ("backend=simulated", "writer=parquet", "timing=fixed", "timing.repetitions=20")
 
 
-def measured(benchmark: str, per_byte_s: float, layout: str = "1x4", **more: Any) -> pd.DataFrame:
+def measured(benchmark: str, per_byte_s: float, layout: str = "1x4", **more: Any) -> list[Row]:
     """A time of 10 us and that many seconds a byte, with intervals of -+ 10 %."""
-    frame = pd.DataFrame({"message_bytes": SIZES})
-    times = 10e-6 + per_byte_s * frame.message_bytes
-    fixed = {
-        "benchmark": benchmark,
-        "status": "ok",
-        "backend": "gloo",
-        "engine": "python",
-        "layout": layout,
-        "dtype": "float32",
-        "world_size": 4,
-        "label": "",
-        **more,
-    }
-    return frame.assign(median_s=times, ci_low_s=0.9 * times, ci_high_s=1.1 * times, **fixed)
+    times = {size: 10e-6 + per_byte_s * size for size in SIZES}
+    return timed(times, benchmark=benchmark, layout=layout, **{"world_size": 4} | more)
 
 
-def predicted(job: str, *frames: pd.DataFrame) -> list[Prediction]:
-    return predictions(pd.concat(frames), listed_workloads(job))
+def timed(times: dict[int, float], **fixed: Any) -> list[Row]:
+    """Rows with these times by size."""
+    return [
+        case_row(
+            message_bytes=size,
+            median_s=seconds,
+            ci_low_s=0.9 * seconds,
+            ci_high_s=1.1 * seconds,
+            **{"status": "ok", "label": ""} | fixed,
+        )
+        for size, seconds in times.items()
+    ]
 
 
-def only(*frames: pd.DataFrame, job: str = FSDP) -> Prediction:
-    (prediction,) = predicted(job, *frames)
+def predicted(job: str, *rows: list[Row]) -> list[Prediction]:
+    return predictions([*chain(*rows)], listed_workloads(job))
+
+
+def only(*rows: list[Row], job: str = FSDP) -> Prediction:
+    (prediction,) = predicted(job, *rows)
     return prediction
 
 
-def text_of(job: str, *frames: pd.DataFrame) -> str:
-    return prediction_text(pd.concat(frames), predicted(job, *frames))
+def text_of(job: str, *rows: list[Row]) -> str:
+    return prediction_text([*chain(*rows)], predicted(job, *rows))
 
 
-def reduced(times: dict[int, float], **more: Any) -> pd.DataFrame:
+def reduced(times: dict[int, float], **more: Any) -> list[Row]:
     """all_reduce on two ranks with these times by size, and intervals of -+ 10 %."""
-    frame = measured("all_reduce", 0.0, "1x2", world_size=2, **more)
-    frame = frame.iloc[: len(times)].assign(
-        message_bytes=list(times), median_s=list(times.values())
-    )
-    return frame.assign(ci_low_s=0.9 * frame.median_s, ci_high_s=1.1 * frame.median_s)
+    return timed(times, benchmark="all_reduce", layout="1x2", world_size=2, **more)
 
 
 def test_a_step_is_the_sum_of_its_operations() -> None:
@@ -72,7 +73,7 @@ def test_a_step_is_the_sum_of_its_operations() -> None:
     assert prediction.seconds is not None
     assert prediction.seconds.value == pytest.approx(LAYERS * (2 * gather_s + scatter_s))
     assert prediction.seconds.low == pytest.approx(0.9 * prediction.seconds.value)
-    assert prediction.variables["layout"] == "1x4" and prediction.warnings == []
+    assert prediction.variables.layout == "1x4" and prediction.warnings == []
     assert {each.source for each in prediction.times.values()} == {"measured"}
 
 
@@ -88,9 +89,10 @@ def test_an_operation_that_was_not_measured_withholds_the_step_and_says_what_to_
 
 
 def test_a_size_that_the_fit_cannot_carry_withholds_the_step() -> None:
-    small = measured("reduce_scatter", 1e-9)
+    scattered = measured("reduce_scatter", 1e-9)
+    small = [row for row in scattered if row.message_bytes <= 4 * KIB]
     with pytest.raises(CommbenchError, match=r"reduce_scatter: .* is over 10 times the largest"):
-        only(measured("all_gather", 1e-9), small[small.message_bytes <= 4 * KIB])
+        only(measured("all_gather", 1e-9), small)
 
 
 def test_a_group_of_some_ranks_takes_the_times_of_a_layout_like_it() -> None:
@@ -102,7 +104,7 @@ def test_a_group_of_some_ranks_takes_the_times_of_a_layout_like_it() -> None:
     )
     # tensor groups are neighbours, the gradients go between the nodes
     expected_s = 4 * (10e-6 + 2e-9 * 16 * KIB) + 10e-6 + 3e-9 * 128 * KIB
-    assert prediction.variables["layout"] == "2x2" and prediction.seconds is not None
+    assert prediction.variables.layout == "2x2" and prediction.seconds is not None
     assert prediction.seconds.value == pytest.approx(expected_s, rel=0.05)
 
 
@@ -119,19 +121,19 @@ def test_buckets_are_compared_on_each_layout_and_backend_the_fastest_first() -> 
         reduced({MIB: 2.0, 4 * MIB: 2.0}, backend="mpi"),
     )
     assert [
-        (each.variables["backend"], each.workload[-4:], each.seconds and each.seconds.value)
+        (each.variables.backend, each.workload[-4:], each.seconds and each.seconds.value)
         for each in found
     ] == [("mpi", "4MiB", 4.0), ("gloo", "4MiB", 6.0), ("gloo", "1MiB", 8.0), ("mpi", "1MiB", 16.0)]
 
 
 def test_the_type_of_the_job_is_preferred_else_bytes_are_bytes() -> None:
-    frames = [
+    rows = [
         reduced({MIB: 1.0, 4 * MIB: 1.0}),
         reduced({MIB: 2.0}, dtype="bfloat16"),
         reduced({MIB: 3.0}, dtype="float64"),
     ]
     taken = {
-        dtype: only(*frames, job=f"ddp params={MIB // size} dtype={dtype}")
+        dtype: only(*rows, job=f"ddp params={MIB // size} dtype={dtype}")
         for dtype, size in (("bfloat16", 2), ("float16", 2), ("float32", 4))
     }
     assert [each.seconds and each.seconds.value for each in taken.values()] == [2.0, 1.0, 1.0]
@@ -139,21 +141,21 @@ def test_the_type_of_the_job_is_preferred_else_bytes_are_bytes() -> None:
     (warning,) = taken["float16"].warnings
     assert warning.startswith("float32 was measured, not float16: equal bytes are assumed")
     # one that knows the size before the one of the type
-    known = only(*frames, job=f"ddp params={MIB} dtype=bfloat16")
+    known = only(*rows, job=f"ddp params={MIB} dtype=bfloat16")
     assert known.seconds is not None and known.warnings
 
 
 def test_runs_are_taken_together_and_what_is_left_out_is_said() -> None:
     job = f"ddp params={MIB // 4} dtype=float32"
-    frames = [
+    rows = [
         reduced({MIB: 1.0}),
         reduced({MIB: 2.0}),
         reduced({MIB: 4.0}),
         reduced({MIB: 9.0}, label="other"),
-        reduced({MIB: 0.1}).assign(world_size=1),
+        [replace(row, world_size=1) for row in reduced({MIB: 0.1})],
         reduced({MIB: 0.1}, status="skipped"),
     ]
-    text = text_of(job, *frames)
+    text = text_of(job, *rows)
     assert "gloo, layout 1x2: operations one after another ?2.00 s -55 +120%" in text
     assert "gloo, layout 1x2, label other: operations one after another ~9.00 s" in text
     assert "left out: 1 skipped, 1 on one rank or simulated" in text
@@ -164,17 +166,17 @@ def test_simulated_times_answer_only_among_themselves() -> None:
     job = f"ddp params={MIB // 4} dtype=float32"
     real = reduced({MIB: 2.0}, engine="native")
     simulated = reduced({MIB: 1.0}, engine="virtual")
-    assert only(real, simulated, job=job).variables["engine"] == "native"
-    assert only(simulated, job=job).variables["engine"] == "virtual"
+    assert only(real, simulated, job=job).variables.engine == "native"
+    assert only(simulated, job=job).variables.engine == "virtual"
 
 
 def test_the_text_says_from_which_sizes_each_time_is_and_how_far_off_it_may_be() -> None:
-    frames = [measured("all_gather", 1e-9), measured("reduce_scatter", 2e-9)]
-    text = " ".join(text_of(FSDP.replace("params=", "params=1"), *frames).split())
+    rows = [measured("all_gather", 1e-9), measured("reduce_scatter", 2e-9)]
+    text = " ".join(text_of(FSDP.replace("params=", "params=1"), *rows).split())
     assert "from 64 KiB and 256 KiB" in text
     assert "of 8 measured sizes of these operations, each predicted from the others" in text
     assert "nothing overlaps" in text and "in the job" not in text
-    assert text_of(FSDP.replace("float32", "bfloat16"), *frames).count("float32 was") == 1
+    assert text_of(FSDP.replace("float32", "bfloat16"), *rows).count("float32 was") == 1
 
 
 def test_the_interval_is_called_what_it_is() -> None:

@@ -3,6 +3,7 @@ comment."""
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -47,17 +48,16 @@ def numbers(text: list[str]) -> list[list[float]]:
     ],
 )
 def test_a_line_holds_what_its_columns_promise(benchmark: str, expected: list[float]) -> None:
-    text = lines(row(benchmark, message_bytes=1000000, mean_s=2e-3, min_s=1e-3, max_s=9e-3))
-    assert [cells[:-1] for cells in numbers(text)] == [expected]
+    measured = row(benchmark, message_bytes=1000000, mean_s=2e-3, min_s=1e-3, max_s=9e-3)
+    text = Osu(strict=True).text(RUN, [measured]).splitlines()
+    assert numbers(text) == [expected]
     head = next(before for before, line in pairwise(text) if before[:1] == "#" != line[:1] != "")
-    assert len(head[1:].replace(" Latency", "").replace("Bandwidth ", "").split()) == 1 + len(
-        expected
-    )
+    assert len(head[1:].replace(" Latency", "").replace("Bandwidth ", "").split()) == len(expected)
 
 
 def test_small_numbers_keep_three_digits() -> None:
-    assert numbers(lines(row(mean_s=1.2345e-9)))[0][:2] == [1024, 0.00123]
-    assert numbers(lines(row("p2p_bandwidth", message_bytes=8, mean_s=1.0)))[0][:2] == [8, 8e-6]
+    assert numbers(lines(row(median_s=1.2345e-9)))[0][:2] == [1024, 0.00123]
+    assert numbers(lines(row("p2p_bandwidth", message_bytes=8, median_s=1.0)))[0][:2] == [8, 8e-6]
 
 
 @pytest.mark.parametrize("benchmark", OSU_PROGRAMS)
@@ -73,11 +73,19 @@ def test_comments_say_what_stands_in_the_columns(benchmark: str) -> None:
 @pytest.mark.parametrize(
     ("benchmark", "median"), [("p2p_latency", 5.0), ("p2p_bandwidth", 0.2), ("all_reduce", 5.0)]
 )
-def test_the_median_stands_behind_the_columns_of_osu(benchmark: str, median: float) -> None:
-    measured = row(benchmark, message_bytes=1, median_s=5e-6)
+def test_the_median_and_its_interval_stand_before_the_columns_of_osu(
+    benchmark: str, median: float
+) -> None:
+    measured = row(benchmark, message_bytes=1, median_s=5e-6, ci_low_s=4e-6, ci_high_s=8e-6)
     (shown,) = numbers(lines(measured))
-    (strict,) = numbers(Osu(strict=True).text(RUN, [measured]).splitlines())
-    assert shown == [*strict, median]
+    size, *strict = numbers(Osu(strict=True).text(RUN, [measured]).splitlines())[0]
+    ends = [0.125, 0.25] if benchmark == "p2p_bandwidth" else [4.0, 8.0]
+    assert shown == [size, median, *ends, *strict]
+
+
+def test_what_is_not_known_is_read_as_a_number() -> None:
+    (shown,) = numbers(lines(row(ci_low_s=None, ci_high_s=None)))
+    assert math.isnan(shown[2]) and math.isnan(shown[3])
 
 
 # ---------------------------------------------------------------- tables
@@ -140,5 +148,5 @@ def test_every_case_of_a_run_is_printed(tmp_path: Path, capsys: pytest.CaptureFi
         ok[ok.benchmark == "all_reduce"].sort_values("message_bytes")[["mean_s", "min_s", "max_s"]]
         * 1e6
     )
-    printed = [cells[1:-1] for cells in numbers(text[at : text.index("", at)])]
+    printed = [cells[4:] for cells in numbers(text[at : text.index("", at)])]
     assert printed == pytest.approx(means.to_numpy(), abs=0.006)

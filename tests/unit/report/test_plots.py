@@ -18,9 +18,9 @@ from sample_cases import case_row
 from commbench.analysis.combined import combine_runs
 from commbench.analysis.slow_pairs import matrices
 from commbench.report import plots
-from commbench.report.documents import KnownCurve
 from commbench.report.figures import Colours, with_gaps
 from commbench.report.numbers import lines_by_window
+from commbench.report.plots import KnownCurve
 from commbench.report.quantities import MEDIAN
 from commbench.report.section import Figure
 from commbench.report.summary import read_results
@@ -58,7 +58,6 @@ FIGURES: dict[str, Callable[[str], Sequence[Figure]]] = {
     "share_of_limit": lambda name: plots.share_of_limit(
         curves(name, efficiency=0.5, limit_gb_per_s=1.0, limit_name=name), "all_reduce"
     ),
-    "waterfall": lambda name: plots.waterfall(name, [(name, 1e-6), ("b", 3e-6)]),
     "pair_matrix": pairs,
     "distribution": lambda name: plots.distribution(name, [("r", np.array([1e-6, 2e-6]))]),
     "soak": lambda name: plots.soak(name, LINE),
@@ -89,11 +88,6 @@ def test_any_text_is_drawn(name: str) -> None:
 def test_each_time_to_full_speed_has_the_bar_of_its_interval() -> None:
     (figure,) = plots.full_speed([0.6, 0.7, 1.1, 1.1, 1.1, 1.5])
     assert "streams" in texts(figure) and "3" in texts(figure)
-
-
-def test_a_waterfall_says_what_each_layer_adds() -> None:
-    (figure,) = plots.waterfall("t", [("fast", 1e-6), ("slow", 3e-6)])
-    assert any("3.00 us  (+2.00 us)" in text for text in texts(figure))
 
 
 def test_values_without_an_interval_are_drawn() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from generated_results import run_of
 
-from commbench.core.states import Row
 from commbench.report.row_writer import RowWriter
 from commbench.results.recorded import recorded_rows
+from commbench.results.row import Row
 from commbench.results.writer import Entry
 
 

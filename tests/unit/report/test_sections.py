@@ -15,7 +15,9 @@ import commbench
 from commbench.core.terminal import Terminal
 from commbench.core.units import format_seconds
 from commbench.hardware.topology import TOPOLOGY_FACT, parse_topo
+from commbench.report import features
 from commbench.report.distributions import RawData, read_raw_data
+from commbench.report.features import Feature
 from commbench.report.section import Section, report_text
 from commbench.report.sections import sections
 from commbench.report.summary import Summary, read_results
@@ -40,15 +42,18 @@ def three_ways(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_answers_come_first_and_what_an_annex_adds_behind_them(three_ways: Path) -> None:
-    more = [Section("Acceptance", ["all pass"])]
-    listed = sections(summary_of(three_ways), RawData(), more)
+def test_answers_come_first_and_what_an_annex_adds_behind_them(
+    three_ways: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    annex = Feature(sections={"answers": lambda summary: [Section("Acceptance", ["all pass"])]})
+    monkeypatch.setattr(features, "features", lambda: (annex,))
+    listed = sections(summary_of(three_ways), RawData())
     assert [section.title for section in listed[:3]] == ["Answers", "Acceptance", "all_reduce"]
 
 
 def test_what_has_nothing_to_show_is_left_out(three_ways: Path) -> None:
     titles = by_title(summary_of(three_ways))
-    assert {"What a layer adds", "Best backend and layout for each size", "Machines"} <= set(titles)
+    assert {"Best backend and layout for each size", "Machines"} <= set(titles)
     assert not {"All pairs", "Over time", "Groups at once", "Not measured"} & set(titles)
 
 
@@ -62,21 +67,6 @@ def test_a_stream_is_at_full_speed_at_the_end_of_its_first_interval_there(tmp_pa
     summary = summary_of(tmp_path)
     assert summary.full_speed_s()[0] == pytest.approx(1.1)
     assert any("full speed after 1.1 s" in text for text in by_title(summary)["Answers"].sentences)
-
-
-def test_whether_numbers_are_normal_is_said_in_these_words_or_with_the_value(
-    tmp_path: Path,
-) -> None:
-    run_of(tmp_path, 1, label="somewhere")
-    (sentence,) = by_title(summary_of(tmp_path))["Is this number normal?"].sentences
-    assert "no value for this kind of machine" in sentence
-    vm = {"host.hostname": "a", "host.cpu_model": "AMD EPYC", "host.cpu_logical_cores": 2}
-    run_of(tmp_path / "vm", 1, provenance={"nodes": [vm]})
-    section = by_title(summary_of(tmp_path / "vm", "p2p_latency"))["Is this number normal?"]
-    ((case, _, known, _, which, source, _),) = section.tables[0].rows
-    assert case.startswith("p2p_latency 32 B") and known.endswith("218 ns .. 2.17 us")
-    assert which.endswith("2 cores of an AMD EPYC: MPI over shared memory")
-    assert source.startswith("commbench docs/perf.md, 2026-11-21")
 
 
 def test_the_answers_say_how_well_the_numbers_are_known_and_why(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import get_args, get_type_hints
 
 from loops import for_each
 
-from commbench.results.fact_scopes import FACT_SCOPES, FactScope, scope_of
+from commbench.results.fact_scopes import FactScope, fact_scopes, scope_of
 
 WORDS = {
     name: set(get_args(words))
@@ -44,7 +44,7 @@ def test_the_scope_of_a_fact(fact: str, ranks: str, restarts: str, runs: str) ->
     assert (scope.ranks, scope.restarts, scope.runs) == (ranks, restarts, runs)
 
 
-@for_each("scope", FACT_SCOPES)
+@for_each("scope", fact_scopes())
 def test_every_row_is_reached_and_uses_known_words(scope) -> None:  # type: ignore[no-untyped-def]
     example = (
         scope.pattern.replace("*", "x")
@@ -57,4 +57,4 @@ def test_every_row_is_reached_and_uses_known_words(scope) -> None:  # type: igno
 
 
 def test_only_the_digest_is_never_written_down() -> None:
-    assert [scope.pattern for scope in FACT_SCOPES if scope.record == "no"] == ["run.digest"]
+    assert [scope.pattern for scope in fact_scopes() if scope.record == "no"] == ["run.digest"]

@@ -236,9 +236,9 @@ def test_passes_and_their_cases_are_counted(
         shown.append((state.number, state.done))
     assert shown == [(1, 1), (2, 0), (2, 1), (3, 1), (3, 2)]
     assert capsys.readouterr().err.splitlines()[1:] == [
-        "pass 1 of 3: 0 ns; 2 of 2 cases need more visits",
+        "pass 1 of 3: 0 ns; 2 of 2 cases are measured again",
         "[1/2] b 1x2 8 B: 2.00 us",
-        "pass 2 of 3: 0 ns; 1 of 2 cases need more visits",
+        "pass 2 of 3: 0 ns; 1 of 2 cases are measured again",
         "[2/2] a 1x2 8 B: 2.00 us",
     ]
 

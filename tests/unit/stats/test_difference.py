@@ -5,20 +5,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from sample_cases import case_row
+from size_rows import frame_of_rows
 
 from commbench.analysis.combined import combine_runs
 from commbench.analysis.compare import compare
 from commbench.analysis.crossover import comparisons
-from commbench.results.columns import CASES
+from commbench.results.row import Row
 from commbench.stats.difference import (
     Measured,
     are_enough,
@@ -50,7 +51,7 @@ def cases(
     trials: int = TRIALS,
     one_run: bool = False,
     visits: int = VISITS,
-) -> pd.DataFrame:
+) -> list[Row]:
     """Rows of the backends a and b at `trials` sizes around 1 ms, b taking `shift` times as long.
 
     Each launch has its own level, each visit varies around it, sometimes in two levels; the row has
@@ -66,50 +67,47 @@ def cases(
         )
         times = np.sort(1e-3 * factor * levels * np.exp(luck), axis=1)
         for trial in range(trials):
-            low = times[trial, 0]
-            median = float(np.median(times[trial]))
-            high = times[trial, -1]
+            median_s = float(np.median(times[trial]))
             size = 8 * (trial + 1)
             rows.append(
-                {
-                    "benchmark": "all_reduce",
-                    "backend": backend,
-                    "layout": "1x2",
-                    "world_size": 2,
-                    "ranks_per_node": 2,
-                    "engine": "python",
-                    "message_bytes": size,
-                    "count": size // 4,
-                    "status": "ok",
-                    "timing": "default",
-                    "run_id": str(launch) if one_run else f"{backend}{launch}",
-                    "trial": launch,
-                    "label": "",
-                    "case_id": f"{backend}{trial}",
-                    "median_s": median,
-                    "ci_low_s": low,
-                    "ci_high_s": high,
-                    "interval_of": "visits",
-                    "interval_level": 1 - 0.5 ** (visits - 1),
-                    "algbw_gb_per_s": size / median / 1e9,
-                    "clock": "monotonic",
-                }
+                case_row(
+                    benchmark="all_reduce",
+                    backend=backend,
+                    layout="1x2",
+                    world_size=2,
+                    ranks_per_node=2,
+                    engine="python",
+                    message_bytes=size,
+                    elements=size // 4,
+                    status="ok",
+                    timing="default",
+                    run_id=str(launch) if one_run else f"{backend}{launch}",
+                    trial=launch,
+                    label="",
+                    case_id=f"{backend}{trial}",
+                    median_s=median_s,
+                    ci_low_s=float(times[trial, 0]),
+                    ci_high_s=float(times[trial, -1]),
+                    interval_of="visits",
+                    interval_level=1 - 0.5 ** (visits - 1),
+                    algbw_gb_per_s=size / median_s / 1e9,
+                    clock="monotonic",
+                )
             )
-    columns = dict.fromkeys([*(column.name for column in CASES), *rows[0]])
-    return pd.DataFrame(rows, columns=list(columns))
+    return rows
 
 
-def shares(frame: pd.DataFrame) -> Iterator[float]:
+def shares(rows: Sequence[Row]) -> Iterator[float]:
     """The share of the sizes at which a and b are called different: by crossover, report and
     compare."""
-    (pair,) = comparisons(frame)
+    (pair,) = comparisons(rows)
     yield float((pair.winners >= 0).mean())
-    yield (
-        sum(best.is_decided for best in combine_runs(frame).best) / frame.message_bytes.nunique()
+    sizes = {row.message_bytes for row in rows}
+    yield sum(best.is_decided for best in combine_runs(rows).best) / len(sizes)
+    base, new = (
+        frame_of_rows([row for row in rows if row.backend == backend]) for backend in ("a", "b")
     )
-    verdicts = compare(
-        frame[frame.backend == "a"], frame[frame.backend == "b"], by="backend"
-    ).verdict
+    verdicts = compare(base, new, by="backend").verdict
     yield float(verdicts.isin(["FASTER", "SLOWER", "SUSPECT"]).mean())
 
 

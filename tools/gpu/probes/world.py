@@ -20,7 +20,6 @@ from commbench.core.variables import Mode, TimerName
 from commbench.engines.device import DeviceRunner
 from commbench.runtime.control import hosted_world
 
-LIBRARIES = ("torch", "cupy")
 # 8 B out of place: one rank alone moves nothing in place
 PROGRAM = Program((BufferSpec("send", 2, "float32"), BufferSpec("recv", 2, "float32")),
                   (AllGather(View("send"), View("recv")),))  # fmt: skip

@@ -25,13 +25,13 @@ FACTS = {
     "network.interface.eth0.speed_mbit_per_s": 100_000,
     "network.interface.eth0.network": "10.0.0.0/24",
 }
-SLOW_SEARCH = {
-    "nodes": ["good"] * 5 + ["bad"],
+SLOW_SEARCH: dict[str, Any] = {
+    "nodes": ["SAME"] * 5 + ["SLOWER"],
     "suspects": [
         {
             "nodes": [5],
             "who": "n5",
-            "decision": "bad",
+            "decision": "SLOWER",
             "what_is_slow": "sends",
             "longer_by": "30 %",
             "between": "28 .. 32 %",
@@ -43,7 +43,7 @@ SLOW_SEARCH = {
 
 def record(stage: str, layout: str = f"{NODES}x2", **more: Any) -> dict[str, Any]:
     facts = [{**FACTS, "host.hostname": f"n{node}"} for node in range(NODES)]
-    search = {"nodes": ["good"] * NODES, "suspects": []}
+    search = {"nodes": ["SAME"] * NODES, "suspects": []}
     return {
         "run_id": stage,
         "started_at": "2026-01-01",
@@ -96,7 +96,7 @@ def with_rows(stage: str, rows: list[Row]) -> Acceptance:
 
 
 def outcomes(acceptance: Acceptance, stage: StageName) -> list[str]:
-    return [verdict.stages[stage].outcome for verdict in acceptance.verdicts]
+    return [verdict.stages[stage].answer or "-" for verdict in acceptance.verdicts]
 
 
 def text_of(acceptance: Acceptance) -> str:
@@ -109,11 +109,11 @@ def lines(verdict: NodeVerdict, stage: StageName) -> str:
 
 def test_healthy_nodes_pass_and_one_network_card_needs_no_comparison() -> None:
     acceptance = healthy()
-    assert {verdict.outcome for verdict in acceptance.verdicts} == {"PASS"}
+    assert {verdict.answer for verdict in acceptance.verdicts} == {"PASS"}
     assert outcomes(acceptance, "rails") == ["-"] * NODES
     assert acceptance.exit_status == 0
     text = text_of(acceptance)
-    assert "Acceptance of 6 nodes: 6 PASS, 0 FAIL, 0 NOT MEASURED" in text
+    assert "Acceptance of 6 nodes: 6 PASS, 0 FAIL, 0 UNDECIDED" in text
     assert "rails does not apply on all nodes: each node has one network card (eth0)" in text
 
 
@@ -145,6 +145,15 @@ def test_a_node_whose_pairs_are_slow_fails_with_the_evidence() -> None:
     )
 
 
+def test_a_search_with_the_words_of_earlier_versions_is_read() -> None:
+    (suspect,) = SLOW_SEARCH["suspects"]
+    suspects = [suspect | {"decision": "bad"}, suspect | {"nodes": [0], "decision": "undecided"}]
+    nodes = ["undecided", *["good"] * 4, "bad"]
+    acceptance = with_run("pairs", search={"nodes": nodes, "suspects": suspects})
+    assert outcomes(acceptance, "pairs") == ["UNDECIDED", *["PASS"] * 4, "FAIL"]
+    assert lines(acceptance.verdicts[5], "pairs").startswith("n5: sends take 30 % longer")
+
+
 def test_a_node_that_is_slow_on_one_network_card_names_the_card() -> None:
     whole = healthy()
     config = {"stage": "rails", "search": {"slowdown": 0.1}}
@@ -157,7 +166,7 @@ def test_a_node_that_is_slow_on_one_network_card_names_the_card() -> None:
     assert lines(acceptance.verdicts[5], "rails").startswith("eth1: n5: sends take")
 
 
-def test_several_network_cards_that_were_not_compared_are_not_measured() -> None:
+def test_several_network_cards_that_were_not_compared_are_undecided() -> None:
     whole = healthy()
     facts = [dict(node) for node in record("alone")["provenance"]["nodes"]]
     for node in facts:
@@ -168,7 +177,7 @@ def test_several_network_cards_that_were_not_compared_are_not_measured() -> None
         for stage in whole.runs
     }
     acceptance = replace(whole, runs=runs)
-    assert outcomes(acceptance, "rails") == ["NOT MEASURED"] * NODES
+    assert outcomes(acceptance, "rails") == ["UNDECIDED"] * NODES
     assert acceptance.exit_status == 1
 
 
@@ -195,7 +204,7 @@ def test_a_machine_that_differs_from_the_others_fails_if_that_matters(
 def test_machines_without_a_majority_are_not_measured() -> None:
     facts = [{**FACTS, "host.hostname": f"n{n}", "host.cpu_model": n % 3} for n in range(NODES)]
     acceptance = with_run("alone", provenance={"nodes": facts, "differences": {}})
-    assert set(outcomes(acceptance, "machine")) == {"NOT MEASURED"}
+    assert set(outcomes(acceptance, "machine")) == {"UNDECIDED"}
 
 
 @pytest.mark.parametrize("stage", ["alone", "pairs", "scaling", "soak"])
@@ -203,16 +212,16 @@ def test_a_stage_that_was_not_run_is_never_passed(stage: Any) -> None:
     whole = healthy()
     runs = {name: records for name, records in whole.runs.items() if name != stage}
     acceptance = replace(whole, runs=runs)
-    assert outcomes(acceptance, stage) == ["NOT MEASURED"] * NODES
-    assert {verdict.outcome for verdict in acceptance.verdicts} == {"NOT MEASURED"}
+    assert outcomes(acceptance, stage) == ["UNDECIDED"] * NODES
+    assert {verdict.answer for verdict in acceptance.verdicts} == {"UNDECIDED"}
     assert acceptance.exit_status == 1
-    assert f"{stage} not measured on all nodes: the stage was not run" in text_of(acceptance)
+    assert f"{stage} UNDECIDED on all nodes: the stage was not run" in text_of(acceptance)
 
 
 @pytest.mark.parametrize("status", ["skipped", "failed", "invalid"])
 def test_a_case_without_a_number_is_not_passed(status: str) -> None:
     acceptance = with_rows("soak", [row("soak"), row("soak", status=status, reason="too large")])
-    assert set(outcomes(acceptance, "soak")) == {"NOT MEASURED"}
+    assert set(outcomes(acceptance, "soak")) == {"UNDECIDED"}
     assert f"all_reduce 6x2 1 KiB {status}: too large" in text_of(acceptance)
 
 
@@ -226,7 +235,7 @@ def test_a_throttled_node_is_not_left_out_of_the_comparison() -> None:
 
 def test_an_operation_of_few_nodes_says_nothing_about_the_others() -> None:
     acceptance = with_rows("scaling", [row("scaling", layout="2x2")])
-    assert outcomes(acceptance, "scaling") == ["PASS"] * 2 + ["NOT MEASURED"] * 4
+    assert outcomes(acceptance, "scaling") == ["PASS"] * 2 + ["UNDECIDED"] * 4
 
 
 def test_a_lost_node_fails_the_stage_and_leaves_the_others_unmeasured() -> None:
@@ -234,7 +243,7 @@ def test_a_lost_node_fails_the_stage_and_leaves_the_others_unmeasured() -> None:
     acceptance = with_run("soak", status="broken", reason=reason)
     assert outcomes(acceptance, "soak").count("FAIL") == 1
     assert outcomes(acceptance, "soak")[3] == "FAIL"
-    assert outcomes(acceptance, "soak")[0] == "NOT MEASURED"
+    assert outcomes(acceptance, "soak")[0] == "UNDECIDED"
 
 
 def test_too_few_nodes_are_not_ranked() -> None:
@@ -242,7 +251,7 @@ def test_too_few_nodes_are_not_ranked() -> None:
     runs = {stage: [record(stage, layout="3x2")] for stage in ("alone", "scaling", "soak")}
     rows = {**whole.rows, "alone": [row("alone", node) for node in range(3)]}
     acceptance = replace(whole, runs=runs, rows=rows)
-    assert outcomes(acceptance, "alone") == ["NOT MEASURED"] * 3
+    assert outcomes(acceptance, "alone") == ["UNDECIDED"] * 3
     assert "3 nodes can't be ranked: at least 5" in text_of(acceptance)
 
 

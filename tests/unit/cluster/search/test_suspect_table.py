@@ -41,11 +41,11 @@ def rows_of(search: Search) -> list[dict[str, object]]:
 def test_the_first_line_names_the_bad_node_and_how_to_leave_it_out() -> None:
     search = search_with([3], [SENDS], "16x1")
     lines = search.text(PLAIN).splitlines()
-    assert lines[0] == "bad: n3; Slurm: --exclude=n3; Kubernetes: kubectl cordon n3"
+    assert lines[0] == "SLOWER: n3; Slurm: --exclude=n3; Kubernetes: kubectl cordon n3"
     (row,) = [line.split() for line in lines if line.startswith("n3 ")]
-    assert row[1:3] == ["bad", "sends"]
+    assert row[1:3] == ["SLOWER", "sends"]
     assert 45 < float(row[3]) < 55
-    assert any(line.startswith("16 nodes in layout 16x1: 15 good, 1 bad, 0") for line in lines)
+    assert any(line.startswith("16 nodes in layout 16x1: 15 SAME, 1 SLOWER, 0") for line in lines)
     assert not search.is_clean
     assert search.record()["bad"] == ["n3"]
 
@@ -53,8 +53,8 @@ def test_the_first_line_names_the_bad_node_and_how_to_leave_it_out() -> None:
 def test_good_nodes_have_no_table_and_nothing_to_leave_out() -> None:
     search = search_with([], [], "16x1")
     text = search.text(PLAIN)
-    assert text.startswith("good: all 16 nodes, unless 11 or more are slow alike\n")
-    assert "16 good, 0 bad, 0 undecided" in text
+    assert text.startswith("SAME: all 16 nodes, unless 11 or more are slow alike\n")
+    assert "16 SAME, 0 SLOWER, 0 UNDECIDED" in text
     assert "could see: bandwidth 10 %, latency 10 %" in text
     assert "decision" not in text and "--exclude" not in text
     assert search.is_clean
@@ -62,19 +62,19 @@ def test_good_nodes_have_no_table_and_nothing_to_leave_out() -> None:
 
 def test_two_nodes_are_not_decided_and_not_clean() -> None:
     search = search_with([], [], "2x2")
-    assert search.text(PLAIN).startswith("not decided: all 2 nodes\n")
+    assert search.text(PLAIN).startswith("UNDECIDED: all 2 nodes\n")
     assert not search.is_clean
-    assert search.record()["nodes"] == ["undecided"] * 2
+    assert search.record()["nodes"] == ["UNDECIDED"] * 2
 
 
 def test_noise_that_hides_the_slowdown_is_not_decided_and_not_clean() -> None:
     search = search_with([], [], "16x1", spread=0.5)
-    assert search.text(PLAIN).startswith("not decided: ")
+    assert search.text(PLAIN).startswith("UNDECIDED: ")
     assert not search.is_clean
 
 
 def why_undecided(search: Search) -> str:
-    return " ".join(search.text(PLAIN).rpartition("not decided: ")[2].split())
+    return " ".join(search.text(PLAIN).rpartition("UNDECIDED: ")[2].split())
 
 
 def test_an_undecided_search_says_why_and_what_to_do() -> None:
@@ -94,7 +94,7 @@ def test_an_undecided_search_says_why_and_what_to_do() -> None:
 
 def test_no_line_of_a_good_answer_begins_as_a_bad_one() -> None:
     lines = search_with([], [], "16x1").text(PLAIN).splitlines()
-    assert [line for line in lines[1:] if line.startswith(("bad", "good", "not decided"))] == []
+    assert [line for line in lines[1:] if line.startswith(("SLOWER", "SAME", "UNDECIDED"))] == []
 
 
 def test_a_bad_switch_is_one_line_and_all_its_nodes_are_left_out() -> None:
@@ -107,17 +107,17 @@ def test_a_bad_switch_is_one_line_and_all_its_nodes_are_left_out() -> None:
 def test_a_bad_rank_of_a_single_node_is_named_with_its_number() -> None:
     search = search_with([3], [SENDS, RECEIVES], "1x16")
     text = search.text(PLAIN)
-    assert text.startswith("bad: rank 3 (n0)\n")
+    assert text.startswith("SLOWER: rank 3 (n0)\n")
     assert "--exclude" not in text, "the only node is no node to leave out"
-    assert search.record()["nodes"] == ["bad"]
+    assert search.record()["nodes"] == ["SLOWER"]
 
 
 def test_a_node_is_named_with_its_slow_rank_where_the_others_are_not_slow() -> None:
     record = search_with([6], [SENDS], "8x2").record()
-    assert record["nodes"] == ["good"] * 3 + ["bad"] + ["good"] * 4
+    assert record["nodes"] == ["SAME"] * 3 + ["SLOWER"] + ["SAME"] * 4
     (suspect,) = record["suspects"]
     assert (suspect["nodes"], suspect["who"]) == ([3], "n3 (rank 6)")
-    assert (suspect["decision"], suspect["what_is_slow"]) == ("bad", "sends")
+    assert (suspect["decision"], suspect["what_is_slow"]) == ("SLOWER", "sends")
     both = search_with([6, 7], [LATENCY], "8x2").record()
     assert [row["who"] for row in both["suspects"]] == ["n3"]
 

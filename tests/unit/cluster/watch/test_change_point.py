@@ -6,12 +6,12 @@ import numpy as np
 
 from commbench.cluster.baseline.healthy_launches import HealthyLaunch
 from commbench.cluster.watch.change_point import (
-    LEAST_BEFORE,
     MOST_SEARCHED,
     last_change,
     lasting_change,
 )
 from commbench.stats.series import Series
+from commbench.stats.thresholds import DECIDING_LAUNCHES
 
 RISK = 1e-3
 TURNS_A_DAY = 4
@@ -22,33 +22,33 @@ def test_a_step_begins_where_it_was_planted() -> None:
     for after in (1, 2, 5, 20):
         medians = 1e-5 * rng.lognormal(0, 0.02, 30 + after)
         medians[30:] *= 1.2
-        point = last_change(medians, slower=True)
+        point = last_change(medians, "SLOWER")
         assert point.first == 30
         assert 1.1 < point.ratio < 1.3
 
 
 def test_a_case_that_got_faster_is_searched_as_well() -> None:
     medians = np.array([10.0, 10.1, 9.9, 10.0, 8.0, 8.1])
-    point = last_change(medians, slower=False)
+    point = last_change(medians, "FASTER")
     assert (point.first, round(point.ratio, 2)) == (4, 0.8)
 
 
 def test_one_disturbed_run_is_no_beginning() -> None:
     medians = np.array([10.0, 10.1, 15.0, 9.9, 10.0, 10.1, 9.9, 12.0, 12.1])
-    assert last_change(medians, slower=True).first == 7
+    assert last_change(medians, "SLOWER").first == 7
 
 
 def test_a_step_in_the_other_direction_is_not_the_beginning() -> None:
     """The machine became faster first, by more, and then slower."""
     medians = np.array([20.0, 20.0, 20.0, 10.0, 10.0, 10.0, 10.0, 10.0, 12.0])
-    assert last_change(medians, slower=True).first == 8
+    assert last_change(medians, "SLOWER").first == 8
 
 
 def test_runs_of_long_ago_are_not_searched() -> None:
     medians = np.full(MOST_SEARCHED + 300, 10.0)
     medians[100:] = 11.0
     medians[-2:] = 13.0
-    assert last_change(medians, slower=True).first == medians.size - 2
+    assert last_change(medians, "SLOWER").first == medians.size - 2
 
 
 # ---------------------------------------------------------------- many launches together
@@ -79,7 +79,7 @@ def test_a_small_shift_shows_in_many_launches_and_in_no_single_one() -> None:
         for after in shown:
             change = lasting_change(launches_of_logs(logs[: 60 + after]), RISK, 0.02)
             shown[after] += change is not None
-            assert change is None or change.slower
+            assert change is None or change.verdict == "SLOWER"
     assert shown[1] == 0
     assert shown[20] >= 17
 
@@ -125,12 +125,12 @@ def test_what_is_less_than_delta_is_no_lasting_change() -> None:
     assert lasting_change(launches_of_logs(logs), RISK, 0.02) is None
     change = lasting_change(launches_of_logs(logs), RISK, 0.01)
     assert change is not None
-    assert not change.slower
+    assert change.verdict == "FASTER"
     assert change.is_shown_by(fresh_of(0.98e-5, 0.99e-5), RISK)
     assert not change.is_shown_by(fresh_of(0.98e-5, 1e-5), RISK)
 
 
 def test_nothing_is_told_of_few_launches() -> None:
-    logs = np.zeros(LEAST_BEFORE + 2)
-    logs[LEAST_BEFORE:] = 1.0
+    logs = np.zeros(DECIDING_LAUNCHES + 2)
+    logs[DECIDING_LAUNCHES:] = 1.0
     assert lasting_change(launches_of_logs(logs), RISK, 0.02) is None

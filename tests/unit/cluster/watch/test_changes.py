@@ -15,7 +15,6 @@ from commbench.cluster.baseline.fresh_launches import FreshLaunch
 from commbench.cluster.baseline.healthy_launches import HealthyLaunch
 from commbench.cluster.baseline.store import launches_of
 from commbench.cluster.watch.changes import (
-    LEAST_HEALTHY,
     CaseHistory,
     FirstLook,
     JudgedCase,
@@ -26,8 +25,9 @@ from commbench.cluster.watch.changes import (
     judged_case,
     verdict_after_fresh,
 )
-from commbench.cluster.watch.state import KnownChange, WatchVerdict
+from commbench.cluster.watch.state import CaseVerdict, KnownChange
 from commbench.results.row import Row
+from commbench.stats.thresholds import DECIDING_LAUNCHES
 
 RULE = WatchRule(cases=1, delta=0.02)
 
@@ -48,7 +48,7 @@ def look_at(history: CaseHistory, median_s: float | None, status: str = "ok") ->
     return first_look(history, row, launches_of(row, ""), RULE)
 
 
-def verdict(history: CaseHistory, first_s: float | None, *fresh_s: float | None) -> WatchVerdict:
+def verdict(history: CaseHistory, first_s: float | None, *fresh_s: float | None) -> CaseVerdict:
     """After a turn with these launches; None is one that failed."""
     look = look_at(history, first_s, "failed" if first_s is None else "ok")
     if not look.needs_fresh:
@@ -139,46 +139,46 @@ def test_a_step_that_ends_is_told_as_well() -> None:
 # ---------------------------------------------------------------- single verdicts
 
 STEADY = CaseHistory(tuple(healthy_of(*(1e-5 * (1 + 0.001 * number) for number in range(8)))))
-SLOWER = CaseHistory(STEADY.healthy, change=KnownChange("slower", "run008", 1.3))
+SLOWER = CaseHistory(STEADY.healthy, change=KnownChange("SLOWER", "run008", 1.3))
 
 
 def test_too_few_healthy_launches_give_no_verdict() -> None:
-    few = CaseHistory(STEADY.healthy[: LEAST_HEALTHY - 1])
+    few = CaseHistory(STEADY.healthy[: DECIDING_LAUNCHES - 1])
     assert RULE.healthy_range(few.healthy, few.healthy) is None
-    assert look_at(few, 1.0) == FirstLook("undecided")
+    assert look_at(few, 1.0) == FirstLook("UNDECIDED")
 
 
 def test_a_case_that_was_not_measured_is_undecided() -> None:
-    assert first_look(STEADY, None, [], RULE) == FirstLook("undecided")
-    assert look_at(STEADY, None, "skipped") == FirstLook("undecided")
+    assert first_look(STEADY, None, [], RULE) == FirstLook("UNDECIDED")
+    assert look_at(STEADY, None, "skipped") == FirstLook("UNDECIDED")
 
 
 def test_what_is_less_than_delta_is_no_change() -> None:
     """Also where all healthy launches took exactly the same time."""
     equal = CaseHistory(tuple(healthy_of(*[1e-5] * 8)))
-    assert look_at(equal, 1.015e-5).launch == "unchanged"
-    assert look_at(equal, 1.025e-5).launch == "slower"
-    assert look_at(equal, 0.97e-5).launch == "faster"
+    assert look_at(equal, 1.015e-5).launch == "SAME"
+    assert look_at(equal, 1.025e-5).launch == "SLOWER"
+    assert look_at(equal, 0.97e-5).launch == "FASTER"
 
 
 @pytest.mark.parametrize(
     ("history", "first_s", "fresh_s", "expected"),
     [
-        (STEADY, 1.3e-5, [1.3e-5] * 3, "slower"),
-        (STEADY, 0.8e-5, [0.8e-5] * 3, "faster"),
-        (STEADY, 1.3e-5, [1.3e-5, 1.3e-5, 1.005e-5], "unchanged"),
-        (STEADY, 1.3e-5, [0.8e-5] * 3, "unchanged"),
-        (STEADY, 1.3e-5, [], "unchanged"),
-        (STEADY, 1.005e-5, [1.3e-5] * 3, "unchanged"),
-        (STEADY, None, [None] * 3, "failed"),
-        (STEADY, None, [None, 1.0e-5, None], "unchanged"),
-        (SLOWER, 1.0e-5, [1.0e-5] * 3, "unchanged"),
-        (SLOWER, 1.0e-5, [1.3e-5] * 3, "slower"),
-        (SLOWER, 1.0e-5, [0.8e-5] * 3, "faster"),
-        (SLOWER, 1.3e-5, [1.0e-5] * 3, "slower"),
-        (SLOWER, 2.2e-5, [2.2e-5] * 3, "slower"),
-        (SLOWER, None, [None] * 3, "failed"),
-        (SLOWER, None, [None, 1.3e-5, None], "slower"),
+        (STEADY, 1.3e-5, [1.3e-5] * 3, "SLOWER"),
+        (STEADY, 0.8e-5, [0.8e-5] * 3, "FASTER"),
+        (STEADY, 1.3e-5, [1.3e-5, 1.3e-5, 1.005e-5], "SAME"),
+        (STEADY, 1.3e-5, [0.8e-5] * 3, "SAME"),
+        (STEADY, 1.3e-5, [], "SAME"),
+        (STEADY, 1.005e-5, [1.3e-5] * 3, "SAME"),
+        (STEADY, None, [None] * 3, "FAILED"),
+        (STEADY, None, [None, 1.0e-5, None], "SAME"),
+        (SLOWER, 1.0e-5, [1.0e-5] * 3, "SAME"),
+        (SLOWER, 1.0e-5, [1.3e-5] * 3, "SLOWER"),
+        (SLOWER, 1.0e-5, [0.8e-5] * 3, "FASTER"),
+        (SLOWER, 1.3e-5, [1.0e-5] * 3, "SLOWER"),
+        (SLOWER, 2.2e-5, [2.2e-5] * 3, "SLOWER"),
+        (SLOWER, None, [None] * 3, "FAILED"),
+        (SLOWER, None, [None, 1.3e-5, None], "SLOWER"),
     ],
 )
 def test_only_fresh_launches_begin_and_end_a_change(
@@ -209,7 +209,7 @@ def test_a_change_that_gets_worse_is_told_as_a_new_one() -> None:
 
 def test_fresh_launches_that_were_lost_confirm_nothing() -> None:
     lost = judged(STEADY, 1.3e-5, 1.3e-5, None, None)
-    assert (lost.verdict, lost.is_suspect) == ("undecided", True)
+    assert (lost.verdict, lost.is_suspect) == ("UNDECIDED", True)
     assert lost.note == "1 of 3 fresh launches measured it"
 
 
@@ -242,9 +242,9 @@ STEPPED = CaseHistory((*STEP, *AFTER))
 
 def test_what_many_turns_show_must_be_shown_by_all_fresh_launches() -> None:
     look = look_at(STEPPED, 1.04e-5)
-    assert (look.launch, look.needs_fresh) == ("unchanged", True)
-    assert verdict(STEPPED, 1.04e-5, 1.05e-5, 1.03e-5, 1.04e-5) == "slower"
-    assert verdict(STEPPED, 1.04e-5, 1.05e-5, 1.01e-5, 1.04e-5) == "unchanged"
+    assert (look.launch, look.needs_fresh) == ("SAME", True)
+    assert verdict(STEPPED, 1.04e-5, 1.05e-5, 1.03e-5, 1.04e-5) == "SLOWER"
+    assert verdict(STEPPED, 1.04e-5, 1.05e-5, 1.01e-5, 1.04e-5) == "SAME"
 
 
 def test_launches_that_were_kept_aside_count_for_what_many_turns_show() -> None:
@@ -259,7 +259,7 @@ def test_a_change_begins_with_the_first_run_that_shows_it() -> None:
     """Two runs were a little too fast to be noticed."""
     healthy = healthy_of(10.0, 10.1, 9.9, 10.0, 10.1, 10.9, 10.9)
     new = healthy_of(11.0, 11.1, 11.0, 10.9)
-    first = changed_since("slower", healthy, new, "new")
+    first = changed_since("SLOWER", healthy, new, "new")
     assert first.since_run == "run005"
     assert first.ratio == pytest.approx(1.09, abs=0.01)
 
@@ -268,13 +268,13 @@ def test_an_old_small_shift_is_not_the_beginning_of_a_large_change() -> None:
     rng = np.random.default_rng(6)
     levels = [1.0] * 60 + [1.015] * 60
     healthy = healthy_of(*(level * rng.lognormal(0, 0.003) for level in levels))
-    first = changed_since("slower", healthy, healthy_of(1.1, 1.1, 1.1), "new")
+    first = changed_since("SLOWER", healthy, healthy_of(1.1, 1.1, 1.1), "new")
     assert first.since_run == "new"
     assert first.ratio is not None and 1.07 < first.ratio < 1.11
 
 
 def test_a_failure_begins_with_the_run_that_fails() -> None:
-    first = changed_since("failed", STEADY.healthy, [], "new")
+    first = changed_since("FAILED", STEADY.healthy, [], "new")
     assert (first.since_run, first.ratio) == ("new", None)
 
 

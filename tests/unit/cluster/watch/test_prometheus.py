@@ -11,11 +11,11 @@ from sample_cases import CASE
 from commbench.cluster.watch.prometheus import (
     CASE_LABELS,
     METRIC_NAMES,
+    VERDICT_LABELS,
     WatchedCase,
     case_labels,
     metrics_text,
 )
-from commbench.cluster.watch.state import WATCH_VERDICTS
 from commbench.core.variables import Case
 
 SAMPLE = re.compile(
@@ -23,7 +23,7 @@ SAMPLE = re.compile(
     r'(?:,[a-z_]+="(?:[^"\\\n]|\\["\\n])*")*)\} (?P<value>\S+)'
 )
 MEASURED = WatchedCase(
-    {"benchmark": "all_reduce"}, "slower", 1.2e-5, 1.1e-5, 1.3e-5, 0.9e-5, 1.05e-5, 14
+    {"benchmark": "all_reduce"}, "SLOWER", 1.2e-5, 1.1e-5, 1.3e-5, 0.9e-5, 1.05e-5, 14
 )
 
 
@@ -72,13 +72,13 @@ def test_a_measured_case_has_all_numbers_and_one_verdict() -> None:
     ]
     assert read["commbench_healthy_runs"][0][1] == 14
     verdicts = {labels["verdict"]: value for labels, value in read["commbench_verdict"]}
-    assert tuple(verdicts) == WATCH_VERDICTS
+    assert [*verdicts] == VERDICT_LABELS
     assert [name for name, value in verdicts.items() if value] == ["slower"]
     assert read["commbench_last_run_timestamp_seconds"] == [({"suite": "tp_dp"}, 1.7e9)]
 
 
 def test_a_number_that_is_not_known_has_no_series() -> None:
-    text = metrics_text("s", 1.0, [WatchedCase({"benchmark": "barrier"}, "undecided")])
+    text = metrics_text("s", 1.0, [WatchedCase({"benchmark": "barrier"}, "UNDECIDED")])
     assert "commbench_median_seconds" not in text
     assert samples(text)["commbench_healthy_runs"][0][1] == 0
 

@@ -27,8 +27,8 @@ STATE = WatchState(
     ("a", "b"),
     17,
     {
-        "a": KnownChange("slower", "20261125T000000.000000-0000", 1.1),
-        "b": KnownChange("faster", "20261125T000000.000000-0000", 0.98),
+        "a": KnownChange("SLOWER", "20261125T000000.000000-0000", 1.1),
+        "b": KnownChange("FASTER", "20261125T000000.000000-0000", 0.98),
     },
     {"a": "20261124T000000.000000-0000"},
     ("20261125T000000.000000-0000", "20261125T060000.000000-0000"),
@@ -38,6 +38,13 @@ STATE = WatchState(
 def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_state(tmp_path) is None
     write_state(tmp_path, STATE)
+    assert read_state(tmp_path) == STATE
+
+
+def test_the_words_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    write_state(tmp_path, STATE)
+    path = state_path(tmp_path)
+    path.write_text(path.read_text().replace("SLOWER", "slower").replace("FASTER", "faster"))
     assert read_state(tmp_path) == STATE
 
 

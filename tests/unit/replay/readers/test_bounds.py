@@ -19,7 +19,7 @@ from trace_writers import Call, write_kineto
 
 from commbench.core.errors import Unreadable
 from commbench.replay.readers.registry import read_traces
-from commbench.replay.trace_files import MOST_UNPACKED_BYTES, MOST_UNPACKED_RATIO
+from commbench.results.foreign_files import MOST_UNPACKED_BYTES, MOST_UNPACKED_RATIO
 
 DUMP = b'{"pg_status": {}, "entries": ['
 DUMP_KEY = b"\x80\x02}X\x09\0\0\0pg_status"

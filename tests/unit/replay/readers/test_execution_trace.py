@@ -14,7 +14,7 @@ from places import TRACES
 from commbench.replay.operations import RankTrace
 from commbench.replay.readers.execution_trace import UNREADABLE_CALLS, ExecutionTrace
 from commbench.replay.readers.registry import read_traces
-from commbench.replay.trace_files import TraceFile
+from commbench.results.foreign_files import ForeignFile
 
 needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason=f"needs real traces in {TRACES}")
 
@@ -66,5 +66,5 @@ def test_a_group_is_found_by_its_address_and_other_members_of_the_archive_are_le
 def test_calls_of_an_unknown_form_are_counted(inputs: list[Any]) -> None:
     node = {"id": 1, "name": "record_param_comms", "inputs": inputs}
     text = json.dumps({"schema": "9", "nodes": [node]}).encode()
-    (trace,) = ExecutionTrace().read(TraceFile("rank0.json", io.BytesIO(text)))
+    (trace,) = ExecutionTrace().read(ForeignFile("rank0.json", io.BytesIO(text)))
     assert trace.operations == () and trace.notes == {UNREADABLE_CALLS: 1}

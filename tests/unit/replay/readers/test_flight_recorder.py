@@ -18,7 +18,7 @@ from commbench.replay.operations import RankTrace
 from commbench.replay.readers.flight_recorder import LOST_CALLS, NO_SPLITS_HERE, FlightRecorder
 from commbench.replay.readers.protocol import NO_FORMAT
 from commbench.replay.readers.registry import read_traces
-from commbench.replay.trace_files import TraceFile
+from commbench.results.foreign_files import ForeignFile
 
 SCHEDULE = [Call("0", (0, 1), "all_reduce", "float32", size) for size in (1, 2, 3, 4)]
 
@@ -32,7 +32,7 @@ class _Command:
 
 
 def read(content: bytes) -> Any:
-    return FlightRecorder().read(TraceFile("nccl_trace_rank_0", io.BytesIO(content)))
+    return FlightRecorder().read(ForeignFile("nccl_trace_rank_0", io.BytesIO(content)))
 
 
 def test_a_pickle_that_would_run_code_is_refused_and_runs_none(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_numbers_missing_between_two_calls_are_counted(tmp_path: Path) -> None:
 
 def test_the_rank_may_stand_behind_a_host_in_the_name() -> None:
     dump = pickle.dumps({"entries": []})
-    file = TraceFile("nccl_trace_rank_container-node02_5", io.BytesIO(dump))
+    file = ForeignFile("nccl_trace_rank_container-node02_5", io.BytesIO(dump))
     (trace,) = FlightRecorder().read(file)
     assert trace.rank == 5
 

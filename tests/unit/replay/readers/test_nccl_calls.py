@@ -17,8 +17,8 @@ from commbench.replay.readers.nccl_calls import (
     NcclCalls,
 )
 from commbench.replay.readers.registry import read_traces
-from commbench.replay.trace_files import TraceFile
 from commbench.replay.training_job import training_job
+from commbench.results.foreign_files import ForeignFile
 
 SEND = (
     "n1:7:7 [0] NCCL INFO Send: opCount 1e7 sendbuff 0x1 recvbuff (nil) count 16 datatype 9 op 0"
@@ -36,7 +36,7 @@ BEGUN = (
 
 def read(*lines: str, name: str = "nccl.log") -> list[RankTrace]:
     text = "\n".join(lines).encode()
-    return NcclCalls().read(TraceFile(name, io.BytesIO(text)))
+    return NcclCalls().read(ForeignFile(name, io.BytesIO(text)))
 
 
 def test_the_root_of_a_send_is_its_peer() -> None:

@@ -11,8 +11,8 @@ import yaml
 from places import HARDWARE_TEXTS
 
 from commbench.replay.readers.nccl_calls import NAMELESS, NO_COMMUNICATOR, NcclCalls
-from commbench.replay.trace_files import TraceFile
 from commbench.replay.training_job import TrainingJob, training_job
+from commbench.results.foreign_files import ForeignFile
 
 FORMATS = yaml.safe_load((HARDWARE_TEXTS / "nccl_formats.yaml").read_text())
 VERSIONS: list[str] = FORMATS["versions"]
@@ -62,7 +62,7 @@ def log_of(version: str, rank: int, splits: int) -> list[str]:
 
 def read(lines: list[str]) -> TrainingJob:
     text = "\n".join(lines).encode()
-    return training_job(NcclCalls().read(TraceFile("nccl.log", io.BytesIO(text))))
+    return training_job(NcclCalls().read(ForeignFile("nccl.log", io.BytesIO(text))))
 
 
 def ranks_of(job: TrainingJob) -> list[tuple[str, tuple[int, ...] | None]]:
@@ -104,7 +104,7 @@ def test_glued_lines_of_several_ranks_are_as_many_messages(version: str) -> None
 def test_a_split_whose_parent_is_not_in_the_log_is_said_and_its_rank_is_not_the_worlds() -> None:
     lines = [line for line in log_of("2.27.3", 1, 1) if "InitRank" not in line]
     text = "\n".join(lines).encode()
-    (trace,) = NcclCalls().read(TraceFile("rank1.log", io.BytesIO(text)))
+    (trace,) = NcclCalls().read(ForeignFile("rank1.log", io.BytesIO(text)))
     assert trace.notes == {NO_COMMUNICATOR: 2} and trace.rank == 1 and trace.world_size is None
 
 

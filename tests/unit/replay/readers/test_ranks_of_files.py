@@ -22,8 +22,8 @@ from commbench.core.errors import Unreadable
 from commbench.replay.operations import NO_RANK, RankTrace
 from commbench.replay.readers.protocol import rank_of
 from commbench.replay.readers.registry import ASSUMED_RANK, STRAY, read_traces
-from commbench.replay.trace_files import TraceFile
 from commbench.replay.training_job import training_job
+from commbench.results.foreign_files import ForeignFile
 
 SCHEDULE = [Call("0", (0, 1), "all_reduce", "float32", 8)]
 COORDINATOR = "gpunode7_4021.async_llm.1757000000123.pt.trace.json"
@@ -79,14 +79,14 @@ def without_rank(path: Path, name: str) -> Path:
     ],
 )
 def test_a_number_in_a_name_is_a_rank_only_where_the_name_says_so(name: str, rank: int) -> None:
-    assert rank_of(TraceFile(name, io.BytesIO()), None) == rank
-    assert rank_of(TraceFile(name, io.BytesIO()), 7) == 7
+    assert rank_of(ForeignFile(name, io.BytesIO()), None) == rank
+    assert rank_of(ForeignFile(name, io.BytesIO()), 7) == 7
 
 
 def test_formats_whose_names_end_with_the_rank_say_so() -> None:
     names = ("job.3.et", "nccl_trace_rank_container-node02_3", "nccl_trace_rank_job-worker-7_3")
     for name in (*names, "nccl_trace_rank_worker7_3", "nccl_trace_rank_3"):
-        assert rank_of(TraceFile(name, io.BytesIO()), None, ends_with_rank=True) == 3
+        assert rank_of(ForeignFile(name, io.BytesIO()), None, ends_with_rank=True) == 3
 
 
 @pytest.mark.parametrize("name", [COORDINATOR, f"rank0_{COORDINATOR}", f"rank1_{COORDINATOR}"])

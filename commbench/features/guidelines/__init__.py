@@ -1,0 +1,1 @@
+"""Performance guidelines: what holds on any machine, and which of it a run violates."""

@@ -1,0 +1,1 @@
+"""Results of other tools as runs like any other: `commbench import FILE...`."""

@@ -1,0 +1,1 @@
+"""What other tools write about their measurements, one file a format (`ImportReader`)."""

@@ -1,0 +1,94 @@
+"""What a part of commbench that can be deleted adds to what people see. Each folder of `features`
+and each annex has a module `feature` with its FEATURE; no other code knows it by name."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter
+from typing import Literal
+
+from commbench.core.annexes import ANNEXES, annex, feature_packages
+from commbench.results.row import Row
+from commbench.stats.verdict import Gate
+
+from .plots import KnownCurve
+from .section import Section
+from .summary import Summary
+
+# the sections of a report behind which others may stand
+Place = Literal["answers", "comparisons", "figures", "numbers", "checks"]
+SectionsOf = Callable[[Summary], Iterable[Section]]
+
+
+@dataclass(frozen=True)
+class Check:
+    """What is said of a case without others to compare it with. `kind`: by what it is judged.
+
+    `answer` is None for what must decide nothing; `reason` says why it is not PASS. `finding` is
+    what must be said of it where something else decides; empty where it is as it should be.
+    """
+
+    kind: str
+    name: str
+    answer: Gate | None
+    reason: str = ""
+    finding: str = ""
+
+
+@dataclass(frozen=True)
+class Checks:
+    """`basis`: what they rest on."""
+
+    checks: Sequence[Check] = ()
+    basis: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Feature:
+    """What it adds.
+
+    sections: to a report, behind those of a place.
+    doubts: sentences on what to check before the numbers are used.
+    curves: to the figures with these rows, over size or over time.
+    checks: to what is known of results without a baseline.
+    answer_of: what is printed after the runs of an experiment; None for those of others.
+    """
+
+    sections: Mapping[Place, SectionsOf] = field(default_factory=dict)
+    doubts: Callable[[Summary], Iterable[str]] = lambda summary: ()
+    curves: Callable[[Summary, Sequence[Row]], Iterable[KnownCurve]] = lambda summary, rows: ()
+    checks: Callable[[Summary], Checks] = lambda summary: Checks()
+    answer_of: Callable[[str], SectionsOf | None] = lambda experiment: None
+
+
+@functools.cache
+def features() -> tuple[Feature, ...]:
+    """Of all parts that are there."""
+    modules = (annex(f"{package}.feature") for package in (*ANNEXES, *feature_packages()))
+    return tuple(module.FEATURE for module in modules if module is not None)
+
+
+def added_sections(place: Place, summary: Summary) -> Iterator[Section]:
+    """Behind those of the place."""
+    for feature in features():
+        if place in feature.sections:
+            yield from feature.sections[place](summary)
+
+
+def checks_of(summary: Summary) -> Checks:
+    """Of all features, those of a kind together."""
+    found = [feature.checks(summary) for feature in features()]
+    every = chain.from_iterable(each.checks for each in found)
+    basis = chain.from_iterable(each.basis for each in found)
+    return Checks(sorted(every, key=attrgetter("kind")), [*basis])
+
+
+def doubts_on(summary: Summary) -> list[str]:
+    return [*chain.from_iterable(feature.doubts(summary) for feature in features())]
+
+
+def curves_beside(summary: Summary, rows: Sequence[Row]) -> list[KnownCurve]:
+    return [*chain.from_iterable(feature.curves(summary, rows) for feature in features())]
