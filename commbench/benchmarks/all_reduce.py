@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from commbench.core import program as steps
-from commbench.core.features import needed_part
-from commbench.core.program import Group, Pattern, Program
+from commbench.core.payload import contribution, reduced
+from commbench.core.program import Pattern, Program
 from commbench.core.variables import Case
 
-from .collective import (
-    DATA,
-    Collective,
-    contributed,
-    input_and_reset,
-    reduction_of,
-    result_of,
-    source_and_data,
-)
+from .collective import DATA, Collective, input_and_reset, reduction_of, source_and_data
 
 
 class AllReduce(Collective):
     name = "all_reduce"
-    axes = ("in_place", "reduction", "payload")
+    axes = ("in_place", "reduction")
 
     def program(self, case: Case, rank: int, size: int) -> Program:
         # without the reset, a sum would grow n-fold with each repetition
@@ -31,19 +21,13 @@ class AllReduce(Collective):
             source_and_data(case), (steps.AllReduce(send, DATA, reduction_of(case)),), reset
         )
 
-    def groups(self, case: Case, size: int) -> Sequence[Group]:
-        if case.payload is None:
-            return ()
-        groups: Sequence[Group] = needed_part("payload", case.payload, "values").two_groups(size)
-        return groups
-
     def bus_factor(self, case: Case, size: int) -> float | None:
         """2(n-1)/n: each byte leaves and enters every rank, except its own share (nccl-tests
         doc/PERFORMANCE.md)."""
         return 2 * (size - 1) / size if size > 1 else None
 
     def input(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
-        return contributed(case, rank, size, salt)
+        return contribution(rank, size, salt, reduction_of(case), case.elements)
 
     def result(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
-        return result_of(case, size, salt)
+        return reduced(size, salt, reduction_of(case), case.elements)

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from commbench.core.case import Benchmark, Shape
-from commbench.core.features import needed_part
-from commbench.core.payload import contribution, reduced
 from commbench.core.program import BufferSpec, Copy, Pattern, View
 from commbench.core.variables import Cache, Case, ReductionName
 
@@ -88,21 +86,3 @@ def root_of(case: Case) -> int:
 
 def reduction_of(case: Case) -> ReductionName:
     return case.reduction or "sum"
-
-
-def contributed(case: Case, rank: int, size: int, salt: int, shift: int = 0) -> Pattern:
-    """What a rank contributes to a block of a reduction."""
-    if case.payload is None:
-        return contribution(rank, size, salt, reduction_of(case), case.elements, shift)
-    values = needed_part("payload", case.payload, "values")
-    pattern: Pattern = values.contribution(case.dtype, rank, salt, case.elements, shift)
-    return pattern
-
-
-def result_of(case: Case, size: int, salt: int, shift: int = 0) -> Pattern:
-    """A block of a reduction over `size` ranks."""
-    if case.payload is None:
-        return reduced(size, salt, reduction_of(case), case.elements, shift)
-    values = needed_part("payload", case.payload, "values")
-    pattern: Pattern = values.total(case.dtype, size, salt, case.elements, shift)
-    return pattern

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from commbench.core import program as steps
+from commbench.core.payload import contribution, reduced
 from commbench.core.program import Pattern, Program
 from commbench.core.variables import Case
 
-from .collective import (
-    DATA,
-    Collective,
-    contributed,
-    input_and_reset,
-    reduction_of,
-    result_of,
-    root_of,
-    source_and_data,
-)
+from .collective import DATA, Collective, input_and_reset, reduction_of, root_of, source_and_data
 
 
 class Reduce(Collective):
     name = "reduce"
-    axes = ("in_place", "reduction", "root", "payload")
+    axes = ("in_place", "reduction", "root")
 
     def program(self, case: Case, rank: int, size: int) -> Program:
         """In place all ranks need `data` and the reset: some libraries leave partial sums on the
@@ -32,7 +24,11 @@ class Reduce(Collective):
         return Program(buffers if rank == root or case.in_place else buffers[:1], (step,), reset)
 
     def input(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
-        return contributed(case, rank, size, salt)
+        return contribution(rank, size, salt, reduction_of(case), case.elements)
 
     def result(self, case: Case, rank: int, size: int, salt: int) -> Pattern | None:
-        return result_of(case, size, salt) if rank == root_of(case) else None
+        return (
+            reduced(size, salt, reduction_of(case), case.elements)
+            if rank == root_of(case)
+            else None
+        )

@@ -5,25 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from commbench.core import program as steps
-from commbench.core.payload import block_start, concatenated
+from commbench.core.payload import block_start, concatenated, contribution, reduced
 from commbench.core.program import Copy, Pattern, Program
 from commbench.core.variables import Case
 
-from .collective import (
-    DATA,
-    SOURCE,
-    DividedCollective,
-    block_of,
-    contributed,
-    reduction_of,
-    result_of,
-    source_and_data,
-)
+from .collective import DATA, SOURCE, DividedCollective, block_of, reduction_of, source_and_data
 
 
 class ReduceScatter(DividedCollective):
     name = "reduce_scatter"
-    axes = ("in_place", "reduction", "payload")
+    axes = ("in_place", "reduction")
 
     def program(self, case: Case, rank: int, size: int) -> Program:
         reduction = reduction_of(case)
@@ -33,13 +24,17 @@ class ReduceScatter(DividedCollective):
         return Program(source_and_data(case, size), (steps.ReduceScatter(SOURCE, DATA, reduction),))
 
     def input(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
-        blocks = (contributed(case, rank, size, salt, block_start(index)) for index in range(size))
+        reduction = reduction_of(case)
+        blocks = (
+            contribution(rank, size, salt, reduction, case.elements, block_start(index))
+            for index in range(size)
+        )
         return concatenated(list(blocks))
 
     def result(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
         """In place, the other blocks still have to be the input: a library must not write to
         them."""
-        block = result_of(case, size, salt, block_start(rank))
+        block = reduced(size, salt, reduction_of(case), case.elements, block_start(rank))
         if not case.in_place:
             return block
         source = self.input(case, rank, size, salt).segments

@@ -19,7 +19,6 @@ from commbench.benchmarks.traffic import parse_traffic
 from commbench.core.annexes import needed_annex
 from commbench.core.case import Benchmark
 from commbench.core.errors import ConfigError
-from commbench.core.features import needed_part
 from commbench.core.group_operations import DEFAULT_GROUPS, parse_group_operations
 from commbench.core.layout import Layout
 from commbench.core.overlap import compute_time_ns
@@ -266,7 +265,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         raise ConfigError(
             f"timing={timing} is not a commbench.config.settings.Timing; derive it from that class"
         )
-    settings = Settings(
+    return Settings(
         backend=backend,
         benchmarks=benchmarks,
         timing=timing,
@@ -293,15 +292,10 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         label=read("label") or "",
         output=read("output") or "results",
     )
-    for each in TABLE:
-        for value in settings.axes[each.name] if each.feature is not None else ():
-            if value is not None:
-                needed_part(each.name, value, "keys").check(settings)
-    return settings
 
 
 # values of keys that are null in a case
-DEFAULT_WORDS = {"overlap": "none", "splits": "recorded", "payload": "integers"}
+DEFAULT_WORDS = {"overlap": "none", "splits": "recorded"}
 OWN_FIELDS = {field.name for field in fields(Settings)}
 # the variables of Settings.axes
 AXIS_KEYS = tuple(

@@ -35,7 +35,6 @@ Binding = Literal["auto", "core", "numa", "none"]
 Gaps = Literal["none", "sleep", "matmul"]
 Splits = Literal["even", "resampled"]
 Overlap = Literal["sleep", "memory", "matmul"]
-PayloadName = Literal["rounding"]
 Registration = Literal["none", "local", "symmetric"]
 Until = Literal["open", "first_call"]
 Timed = Literal["communication", "compute", "compute_beside", "together"]
@@ -71,8 +70,7 @@ class Variable:
     run. applies_to: `operation` or `backend`, whose `axes` must name it, or `all`. shown: in a
     run's title where all rows share it, else as a column. bare: a title gives the value without the
     name. implied_by: the variable that brings it along in a comparison. beside: runs that differ in
-    it are columns of one table. feature: the folder of commbench.features that it belongs to; it is
-    null unless its feature is asked for.
+    it are columns of one table.
     """
 
     meaning: str
@@ -90,7 +88,6 @@ class Variable:
     bare: bool = False
     implied_by: str | None = None
     beside: bool = False
-    feature: str | None = None
 
 
 def variable(meaning: str, **facts: Any) -> Any:
@@ -185,15 +182,6 @@ class Variables:
         axis=True,
         applies_to="operation",
         bare=True,
-    )
-    payload: PayloadName | None = variable(
-        "values that are added. null: integers, exact in every order; rounding: the sum depends on"
-        " the order",
-        default=None,
-        choices=("integers", *get_args(PayloadName)),
-        axis=True,
-        applies_to="operation",
-        feature="accuracy",
     )
     traffic: str | None = variable(
         "who sends how much to whom: a pattern, a model of experts, a file with its digest",

@@ -8,7 +8,7 @@ ranks receive its decision.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,6 @@ from typing import Any
 
 from commbench.backends.buffers.memory import CheckedBuffers
 from commbench.core.errors import Unsupported, WorldBroken
-from commbench.core.features import parts_of_case
 from commbench.core.protocols import Runner
 
 from .blocks import Blocks
@@ -54,16 +53,11 @@ class CaseVisit:
         self._check_s = 0.0  # that the last check of the payload took
         self._warmup_s = 0.0
         self._steady = True  # whether the warm-up ended before its limit; on rank 0
-        self._findings: Mapping[str, Any] = {}
 
     def measure(self) -> Outcome:
         """Measure; returns the samples on rank 0, and ones without blocks on the other ranks."""
         try:
-            stop_reason = self._visit()
-            self._payload.clear()
-            self._probe()
-            self._collector.close()
-            return self._samples(stop_reason)
+            return self._visit()
         except _Stopped as stop:
             return stop.outcome
         except BaseException:
@@ -77,8 +71,7 @@ class CaseVisit:
         """See TimingStrategy."""
         self._strategy.save_interrupted()
 
-    def _visit(self) -> str:
-        """Returns the stop reason."""
+    def _visit(self) -> Outcome:
         case = self.setup.planned.case
         self._allocate()
         runner = self._connect()
@@ -96,7 +89,8 @@ class CaseVisit:
             self._check_with_payload()
         if self._profile is not None and self.setup.number == 1:
             self._record_profile(self._profile)
-        return stop_reason
+        self._collector.close()
+        return self._samples(stop_reason)
 
     # ------------------------------------------------------------ before the first call
 
@@ -277,19 +271,6 @@ class CaseVisit:
         self._check("end")
         self._block_k = block_k
 
-    # ------------------------------------------------------------ probes
-
-    def _probe(self) -> None:
-        """Find out what the features of the case ask, once in each launch."""
-        if self.setup.number > 1:
-            return
-        for probes in parts_of_case(self.setup.planned.case, "probes"):
-            found = probes.probe(self.setup, self._repeat_once)
-            self._findings = {**self._findings, **found}
-
-    def _repeat_once(self, runner: Runner) -> None:
-        self._repeat(runner, 1, "check", lambda: None)
-
     # ------------------------------------------------------------ profile
 
     @property
@@ -331,5 +312,4 @@ class CaseVisit:
             steady=self._steady,
             unmeasured_s=self._strategy.unmeasured_s,
             intervals=collector.stream_intervals,
-            findings=self._findings,
         )

@@ -26,7 +26,6 @@ from commbench.stats.series import Modes, summarise, tukey_outliers
 from commbench.stats.thresholds import WAITED_SHARE
 
 from .conditions import Conditions, fits_in_cache
-from .findings import finding_columns
 from .samples import Failure, Refused, Wrong
 from .traffic_columns import traffic_columns
 from .visits import CaseRecord, Visit, changes, estimate, modes_of, spread
@@ -230,7 +229,6 @@ def _numbers(facts: RowFacts, record: CaseRecord) -> dict[str, Any]:
         | rates
         | visit_columns(facts, visits)
         | operation_columns(facts, visits)
-        | finding_columns(facts.planned.case, [visit.findings for visit in visits])
     )
     impossible = impossible_reason(facts.planned, rates["efficiency"], facts.limit, facts.algorithm)
     reasons = (impossible, facts.network_problem, *changes(visits), record.broken)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import pairwise
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -40,7 +39,6 @@ from commbench.stats.series import (
 )
 from commbench.stats.thresholds import WAITED_SHARE
 
-from .findings import earlier_findings
 from .row_samples import RowSamples
 from .samples import (
     RETRANSMITS,
@@ -98,7 +96,6 @@ class Visit:
     core_wait_share: float | None = None  # of the rank that waited longest for a core
     is_throttled: bool = False
     is_host_bound: bool = False  # a GPU waited for its host before many repetitions of a rank
-    findings: Mapping[str, Any] = field(default_factory=dict)  # see findings.py
 
     @classmethod
     def of(cls, times: Series, launch: int = 0, z: float = Z95, kept: int = KEPT_TIMES) -> Visit:
@@ -154,7 +151,6 @@ class Visit:
             core_wait_share=core_wait_share(row.counts),
             is_throttled=is_throttled(row.counts),
             is_host_bound=host_bound_share(row.counts, repetitions) > HOST_BOUND_SHARE,
-            findings=samples.findings,
         )
 
     @property
@@ -230,7 +226,6 @@ def earlier_visits(earlier: EarlierVisits, z: float = Z95, kept: int = KEPT_TIME
         visits[0],
         warmup_s=row.warmup_s or 0.0,
         retransmits={} if retransmits is None else {0: retransmits},
-        findings=earlier_findings(row),
     )
     return visits
 
