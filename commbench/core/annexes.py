@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pkgutil
 from importlib import import_module
 from typing import Any
@@ -37,3 +38,10 @@ def feature_packages() -> list[str]:
     folder = annex(FEATURES)
     found = () if folder is None else pkgutil.iter_modules(folder.__path__)
     return [f"{FEATURES}.{each.name}" for each in found]
+
+
+@functools.cache
+def feature_modules(name: str) -> tuple[Any, ...]:
+    """The modules of this name, of the features that are there and have one."""
+    modules = (annex(f"{package}.{name}") for package in feature_packages())
+    return tuple(module for module in modules if module is not None)

@@ -7,6 +7,7 @@ A Communicator lowers the steps to calls of its library; an engine runs them n t
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -286,6 +287,22 @@ def with_operation(step: Step, operation: Operation) -> Step:
         inner = replace(step.step, step=operation) if isinstance(step.step, In) else operation
         return replace(step, step=inner)
     return replace(step, step=operation) if isinstance(step, In) else operation
+
+
+def begun_and_rest(
+    steps: Sequence[Step], request: int = 0
+) -> tuple[tuple[Step, ...], tuple[Step, ...]] | None:
+    """The steps that only begin operations, and those that wait for them; None for a program that
+    waits before it has begun all. `request`: that of a single operation."""
+    if len(steps) == 1:
+        (step,) = steps
+        if isinstance(step, Start | WaitAll | Compute):
+            return None
+        return (Start(step, request),), (WaitAll((request,)),)
+    begun = next((at for at, step in enumerate(steps) if not isinstance(step, Start)), len(steps))
+    if begun == 0 or not all(isinstance(step, WaitAll) for step in steps[begun : begun + 1]):
+        return None
+    return tuple(steps[:begun]), tuple(steps[begun:])
 
 
 @dataclass(frozen=True)

@@ -374,7 +374,7 @@ def rate_columns(facts: RowFacts, median: Interval) -> dict[str, Any]:
         "limit_name": None if limit is None else limit.name,
         "limit_kind": None if limit is None else limit.kind,
         "efficiency": None if busbw is None or limit is None else busbw / limit.gb_per_s,
-        "message_rate_per_s": 1 / median_s if median_s and not planned.case.timed else None,
+        "message_rate_per_s": 1 / median_s if median_s and planned.shape.rated else None,
     }
 
 

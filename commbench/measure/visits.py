@@ -80,7 +80,7 @@ class Visit:
     drifting: bool = False
     times: Series = field(default_factory=lambda: np.zeros(0))
     block_k: int = 1
-    compute_amount: int | None = None  # see Planned
+    compute_amount: int | None = None  # see Benchmark
     stop_reason: str = INTERRUPTED
     started_at: datetime | None = None
     # from the start of the first visit of the row, without the time between two starts of the run
@@ -136,7 +136,7 @@ class Visit:
             self if ramp is None else self._of_stream(_write_bytes(row) / ramp.mean, z),
             repetitions=repetitions,
             block_k=samples.block_k,
-            compute_amount=row.planned.compute_amount,
+            compute_amount=row.planned.benchmark.compute_amount,
             stop_reason=samples.stop_reason,
             started_at=started_at,
             end_s=end_s,

@@ -78,7 +78,7 @@ def run_text(
     # the streams of a sweep have one table at its end
     timed = [row for row in ordered if tables or not is_stream_soak(row)]
     below = (
-        *derived_tables(rows, terminal),
+        *(each.text(terminal) for each in derived_tables(rows)),
         streams_text(until_full_speed(timed, [run]), terminal),
         *time_line_texts(timed, time_lines or {}, terminal, intervals),
     )

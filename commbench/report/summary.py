@@ -21,7 +21,6 @@ from commbench.analysis.disturbances import JUDGED, disturbances_text
 from commbench.analysis.effective_settings import settings_texts
 from commbench.analysis.headline import certainty_text, scope_text, unfinished_sentences
 from commbench.analysis.machines import Machine, machines_of, rank_differences, run_groups
-from commbench.analysis.overlaps import overlap_cells, overlap_results
 from commbench.analysis.slow_pairs import UNUSABLE, Matrix, findings, matrices, told_once
 from commbench.analysis.symmetric_pairs import symmetry_text
 from commbench.core.errors import ConfigError
@@ -226,11 +225,6 @@ class Summary:
         """Facts in which ranks differ, their values, and the ranks."""
         return rank_differences(self.results.records)
 
-    @functools.cached_property
-    def overlaps(self) -> list[tuple[str, ...]]:
-        """Cells below OVERLAP_HEADS."""
-        return overlap_cells(overlap_results(self.results.rows))
-
     def verdicts(self) -> list[str]:
         """What each comparison of `commbench ab` says."""
         return [
@@ -369,7 +363,7 @@ class Summary:
             lines.append(
                 f"Ranks differ in {', '.join(names[:5])}{' and more' if len(names) > 5 else ''}."
             )
-        if self._most_runs == 0 and not (self.soaks.rows or self.matrices or self.overlaps):
+        if all(row.status != "ok" for row in self.results.rows):
             lines.append("Nothing was measured.")
         return lines
 

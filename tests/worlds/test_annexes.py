@@ -12,6 +12,7 @@ import pytest
 from uninstalled import packages_without_commbench
 
 import commbench
+from commbench.cli.main import main
 
 PACKAGE = Path(commbench.__file__).parent
 ANNEXES = ("cluster", "replay")
@@ -79,10 +80,16 @@ def test_what_an_annex_would_do_is_refused_in_one_line(
     assert "commbench.cluster" in run(without_annexes, tmp_path, "locate").stderr
 
 
-def test_what_a_feature_would_know_is_refused_with_its_name(tmp_path: Path) -> None:
-    env = without(tmp_path, "features/documents")
-    refused = run(env, tmp_path, "backend=simulated", "expect=normal")
-    needed = "expect=normal needs commbench.features.documents, which is not there"
+@pytest.mark.parametrize(
+    ("feature", "key"),
+    [("documents", "expect=normal"), ("overlap", "overlap=sleep"), ("overlap", "compute=100us")],
+)
+def test_a_key_of_a_feature_is_refused_with_its_name(
+    feature: str, key: str, tmp_path: Path
+) -> None:
+    env = without(tmp_path, f"features/{feature}")
+    refused = run(env, tmp_path, "backend=simulated", key)
+    needed = f"{key} needs commbench.features.{feature}, which is not there"
     assert (refused.returncode, refused.stderr) == (2, f"commbench: {needed}\n")
 
 
@@ -90,3 +97,13 @@ def test_a_command_of_a_feature_is_refused_with_its_name(tmp_path: Path) -> None
     refused = run(without(tmp_path, "features/imports"), tmp_path, "import", "a.log")
     assert refused.returncode == 2 and refused.stderr.count("\n") == 1
     assert "commbench import needs commbench.features.imports" in refused.stderr
+
+
+def test_rows_of_a_feature_are_read_without_it(tmp_path: Path) -> None:
+    words = ("backend=simulated", "benchmark=all_reduce", "overlap=sleep", *FEW)
+    assert main([*words, f"output={tmp_path / 'runs'}"]) == 0
+    env = without(tmp_path, "features/overlap")
+    for words in (("show", "runs"), ("report", "runs"), ("compare", "runs", "runs")):
+        read = run(env, tmp_path, *words)
+        assert read.returncode == 0, read.stderr
+        assert "sleep" in read.stdout or words[0] == "report"

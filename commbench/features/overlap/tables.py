@@ -7,15 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import truediv
 
+from commbench.analysis.case_names import telling
 from commbench.core.texts import setting_texts
 from commbench.core.units import format_number
 from commbench.core.variables import is_usual
+from commbench.report.derived_tables import DerivedTable
+from commbench.report.table import Table
 from commbench.results.columns import case_text, grouped, of_same_run
 from commbench.results.intervals import known_interval
 from commbench.results.row import Row
 from commbench.stats.interval import Interval, of_formula
-
-from .case_names import telling
 
 OF_ONE_OVERLAP = ("overlap", "compute", "timed")  # what its cases differ in
 IN_OVERLAP_TEXT = ("benchmark", "layout", "pair", "message_bytes", *OF_ONE_OVERLAP)
@@ -39,6 +40,13 @@ class OverlapResult:
     communication_slowdown: Interval
     is_end_seen: bool
     compute_slowdown: Interval | None
+
+
+def derived(rows: Iterable[Row]) -> DerivedTable:
+    cells = overlap_cells(overlap_results(rows))
+    return DerivedTable(
+        "Communication beside computation", Table.of(OVERLAP_HEADS, cells), OVERLAP_MEANING
+    )
 
 
 def overlap_cells(results: Sequence[OverlapResult]) -> list[tuple[str, ...]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sample_cases import CASE
 
-from commbench.analysis.group_gains import group_gains
+from commbench.features.groups.tables import group_gains
 from commbench.results.row import Row, row_of
 
 FIRST = "all_reduce@tp2"

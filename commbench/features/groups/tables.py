@@ -11,6 +11,8 @@ from commbench.core.errors import ConfigError
 from commbench.core.group_operations import GroupOperations, parse_group_operations
 from commbench.core.texts import microseconds_text
 from commbench.core.units import format_bytes, format_number
+from commbench.report.derived_tables import DerivedTable
+from commbench.report.table import Table
 from commbench.results.columns import grouped, of_same_run
 from commbench.results.intervals import known_interval
 from commbench.results.row import Row
@@ -54,6 +56,11 @@ class GroupGain:
             format_number(self.p99_slowdown),
             "-" if self.gain is None else self.gain.text(format_number),
         )
+
+
+def derived(rows: Iterable[Row]) -> DerivedTable:
+    cells = [gain.cells() for gain in group_gains(rows)]
+    return DerivedTable("Groups at once", Table.of(GAIN_HEADS, cells), GAIN_MEANING)
 
 
 def group_gains(rows: Iterable[Row]) -> list[GroupGain]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sample_cases import CASE
 
-from commbench.analysis.overlaps import overlap_cells, overlap_results
+from commbench.features.overlap.tables import overlap_cells, overlap_results
 from commbench.results.row import Row, row_of
 
 Times = tuple[float, float, float]  # low, median, high

@@ -10,19 +10,20 @@ from benchmark_trials import BenchmarkTrial, case_of
 from sample_cases import CASE
 
 from commbench.benchmarks.all_reduce import AllReduce
+from commbench.benchmarks.each_node import OnEachNode
 from commbench.benchmarks.p2p_bandwidth import P2PBandwidth
 from commbench.benchmarks.p2p_latency import P2PLatency
+from commbench.benchmarks.stream import Stream
 from commbench.core.case import Benchmark
 from commbench.core.errors import ConfigError
-from commbench.core.overlap import (
-    MATRIX_SIZE,
-    compute_time_ns,
-    overlap_cases,
-    overlap_refusal,
-    overlapped,
-)
 from commbench.core.program import Matmul, MemoryStream, Program, Sleep, Start, WaitAll
 from commbench.core.variables import Case, Overlap, Timed
+from commbench.features.overlap.overlapped import (
+    MATRIX_SIZE,
+    Overlapped,
+    compute_time_ns,
+    overlap_cases,
+)
 
 TIMED: tuple[Timed, ...] = ("communication", "compute", "together", "compute_beside")
 
@@ -30,10 +31,11 @@ TIMED: tuple[Timed, ...] = ("communication", "compute", "together", "compute_bes
 def programs(benchmark: Benchmark, overlap: Overlap, rank: int = 0, **axes: Any) -> list[Program]:
     """Of the cases of TIMED."""
     case = case_of(benchmark, 2, 12, **axes)
-    own = benchmark.program(case, rank, 2)
-    cases = overlap_cases(replace(case, overlap=overlap))
-    by_timed = {each.timed: overlapped(own, each, 500) for each in cases}
-    return [by_timed[timed] for timed in TIMED]
+    by_timed = {each.timed: each for each in overlap_cases(replace(case, overlap=overlap))}
+    return [
+        Overlapped(benchmark, timed, compute_amount=500).program(by_timed[timed], rank, 2)
+        for timed in TIMED
+    ]
 
 
 def test_an_overlap_stands_for_four_cases_and_shares_the_communication_with_others() -> None:
@@ -89,14 +91,17 @@ def test_the_amount_is_that_of_the_kind() -> None:
 
 def refusal(benchmark: Benchmark, joins_messages: bool = False, **axes: Any) -> str | None:
     case = replace(case_of(benchmark, 2, 12, **axes), overlap="sleep", timed="together")
-    return overlap_refusal(benchmark.program(case, 0, 2), case, joins_messages)
+    return Overlapped(benchmark, "together", joins_messages).refusal(case, 2)
 
 
 def test_an_operation_that_waits_in_between_is_refused_with_what_is_possible() -> None:
     reason = refusal(P2PLatency(), pair="0-1")
     assert reason is not None and reason.startswith("p2p_latency waits more than once in a sample")
-    plain = case_of(P2PLatency(), 2, 12, pair="0-1")
-    assert overlap_refusal(P2PLatency().program(plain, 0, 2), plain, False) is None
+
+
+def test_a_stream_has_no_computation_beside_it() -> None:
+    stream = {"pair": "0-1", "streams": 1}
+    assert refusal(Stream(), **stream) == "a stream has no computation beside it"
 
 
 def test_messages_that_a_backend_sends_in_the_wait_are_refused_and_its_collectives_are_not() -> (
@@ -113,11 +118,20 @@ def test_the_payload_is_right_however_a_sample_ends(timed: Timed) -> None:
     for benchmark, axes in ((AllReduce(), {}), (P2PBandwidth(), {"pair": "0-1", "window": 2})):
         plain = case_of(benchmark, 2, 12, **axes)
         case = replace(plain, overlap="sleep", timed=timed)
-        trial = BenchmarkTrial(
-            benchmark, plain, 2, change=lambda rank, own, case=case: overlapped(own, case, 500)
-        )
+        trial = BenchmarkTrial(Overlapped(benchmark, timed, compute_amount=500), case, 2)
         trial.run(2)
         assert set(trial.wrong().values()) <= {0}
+
+
+def test_a_sample_that_ends_before_the_operation_is_alone_between_its_stamps() -> None:
+    alone = {timed: Overlapped(P2PBandwidth(), timed).self_synchronising for timed in TIMED}
+    assert alone == {timed: timed != "compute_beside" for timed in TIMED}
+
+
+def test_the_row_of_a_node_computes_as_much_as_all_nodes() -> None:
+    on_nodes = Overlapped(OnEachNode(AllReduce(), 2), "together", compute_amount=500)
+    assert on_nodes.of_row() == Overlapped(AllReduce(), "together", compute_amount=500)
+    assert Overlapped(AllReduce(), "together").of_row() is None
 
 
 @pytest.mark.parametrize(("text", "expected"), [("100us", 100_000), ("2ms", 2_000_000)])
