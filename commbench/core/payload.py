@@ -42,10 +42,9 @@ class DType:
     floating: bool
 
     def encode(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Numbers as elements of this type, rounded to the nearest."""
+        """Numbers as elements of this type, rounded to nearest even."""
         if self.name == "bfloat16":
             bits = values.astype(np.float32).view(np.uint32)
-            # half a unit less a tie that is even already
             return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
         return values.astype(self.word)
 

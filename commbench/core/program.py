@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .opening import Opening
 from .variables import ReductionName
 
 MemoryKind = Literal["device", "host", "pinned"]
@@ -185,7 +184,7 @@ class Copy:
 
 Operation = (
     Message | Barrier | AllReduce | Broadcast | Reduce | AllGather | Gather | Scatter
-    | ReduceScatter | AllToAll | AllToAllV | Copy | Opening
+    | ReduceScatter | AllToAll | AllToAllV | Copy
 )  # fmt: skip
 
 
@@ -370,11 +369,8 @@ class Program:
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """`count` elements: element i is period[(shift + i) mod PERIOD], a small integer, or a number
-    that the type of the buffer has.
-
-    With `tolerance` [PERIOD] any value that is no further from the period, which is then float64.
-    """
+    """`count` elements: element i is period[(shift + i) mod PERIOD], a small integer or a number of
+    the buffer's type; with a `tolerance` [PERIOD], any number that is no further from it."""
 
     count: int
     period: NDArray[Any]

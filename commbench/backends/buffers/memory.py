@@ -131,23 +131,22 @@ class HostBuffer(AddressedBuffer):
             self._bytes.fill(SENTINEL)
             return
         self._bytes[0, :, self.payload_bytes :] = SENTINEL
-        for piece in pattern_pieces(self.spec, pattern):
-            self.words(piece.slot)[piece.elements] = piece.words
+        for slot, elements, words, _ in pattern_pieces(self.spec, pattern):
+            self.words(slot)[elements] = words
         self._bytes[1:] = self._bytes[0]
 
     def count_wrong(self, pattern: Pattern, copies: int = 1) -> int:
         copies = min(copies, self.pool)
         guards = self._bytes[:copies, :, self.payload_bytes : self.payload_bytes + GUARD_BYTES]
         wrong = int(np.count_nonzero((guards != SENTINEL).any(axis=2)))
-        for piece in pattern_pieces(self.spec, pattern):
-            group = max(1, CHUNK_BYTES // piece.words.nbytes)
+        for slot, elements, expected, tolerance in pattern_pieces(self.spec, pattern):
+            group = max(1, CHUNK_BYTES // expected.nbytes)
             for first in range(0, copies, group):
-                slots = self.words(piece.slot, slice(first, min(first + group, copies)))
-                actual = slots[:, piece.elements]
+                actual = self.words(slot, slice(first, min(first + group, copies)))[:, elements]
                 wrong += (
-                    count_different(actual, piece.words, self.dtype, pattern.ulp)
-                    if piece.tolerance is None
-                    else count_beyond(actual, piece.words, self.dtype, piece.tolerance)
+                    count_different(actual, expected, self.dtype, pattern.ulp)
+                    if tolerance is None
+                    else count_beyond(actual, expected, self.dtype, tolerance)
                 )
         return wrong
 
@@ -156,11 +155,11 @@ class HostBuffer(AddressedBuffer):
 
 
 class Piece(NamedTuple):
-    """Elements of a slot and their words; with a tolerance their values."""
+    """A range of the elements of a slot and their words, or with a tolerance their values."""
 
     slot: int
     elements: slice
-    words: NDArray[Any]
+    expected: NDArray[Any]
     tolerance: NDArray[np.float64] | None
 
 
@@ -169,47 +168,38 @@ def pattern_pieces(spec: BufferSpec, pattern: Pattern) -> Iterator[Piece]:
     begin = 0
     period = None
     tile = np.zeros(0)
-    tolerance = None
     for segment in pattern.segments:
         if segment.period is not period:
             period = segment.period
-            tile = _tile(_words(dtype(spec.dtype), segment, pattern), segment, pattern)
-            if (tolerance := segment.tolerance) is not None:
-                tolerance = _tile(tolerance, segment, pattern)
+            tile = _tile(dtype(spec.dtype), segment, pattern)
         done = 0
         while done < segment.count:
             slot, element = divmod(begin + done, spec.count)
             phase = (segment.shift + done) % PERIOD
             length = min(segment.count - done, spec.count - element, len(tile) - phase)
-            yield Piece(
-                slot,
-                slice(element, element + length),
-                tile[phase : phase + length],
-                None if tolerance is None else tolerance[phase : phase + length],
-            )
+            tolerance = segment.tolerance
+            if tolerance is not None:
+                tolerance = tolerance.take(range(phase, phase + length), mode="wrap")
+            elements = slice(element, element + length)
+            yield Piece(slot, elements, tile[phase : phase + length], tolerance)
             done += length
         begin += done
 
 
-def _words(kind: DType, segment: Segment, pattern: Pattern) -> NDArray[Any]:
-    if segment.tolerance is not None:
-        return segment.period
-    words = kind.encode(segment.period)
-    if pattern.divisor != 1:
-        words = kind.encode(kind.decode(words) / pattern.divisor)
-    return words
-
-
-def _tile(period: NDArray[Any], segment: Segment, pattern: Pattern) -> NDArray[Any]:
-    """A period, repeated for a pattern that is longer, up to CHUNK_BYTES; of a short pattern only
-    what comes before its end."""
+def _tile(kind: DType, segment: Segment, pattern: Pattern) -> NDArray[Any]:
+    """The words of a period, repeated for a pattern that is longer, up to CHUNK_BYTES; of a short
+    pattern only those up to its end."""
+    period = segment.period
     end = segment.shift + segment.count
     if len(pattern.segments) == 1 and end <= PERIOD:
         period = period[:end]
+    words = kind.encode(period) if segment.tolerance is None else period
+    if pattern.divisor != 1:
+        words = kind.encode(kind.decode(words) / pattern.divisor)
     if pattern.count < PERIOD:
-        return period
-    longest = min(pattern.count * period.itemsize, CHUNK_BYTES)
-    return np.tile(period, 2 + longest // period.nbytes)
+        return words
+    longest = min(pattern.count * words.itemsize, CHUNK_BYTES)
+    return np.tile(words, 2 + longest // words.nbytes)
 
 
 def count_different(actual: NDArray[Any], expected: NDArray[Any], kind: DType, ulp: int) -> int:
@@ -226,12 +216,14 @@ def count_different(actual: NDArray[Any], expected: NDArray[Any], kind: DType, u
 
 
 def count_beyond(
-    actual: NDArray[Any], exact: NDArray[Any], kind: DType, tolerance: NDArray[np.float64]
+    actual: NDArray[Any],
+    exact: NDArray[np.float64],
+    kind: DType,
+    tolerance: NDArray[np.float64],
 ) -> int:
-    """Elements whose value is further away than the tolerance; NaN and infinity always are."""
-    with np.errstate(invalid="ignore"):
-        error = np.abs(kind.decode(np.ascontiguousarray(actual)) - exact)
-    return int(np.count_nonzero(~(error <= tolerance)))
+    """Elements whose values are further away; NaN always is."""
+    values = kind.decode(np.ascontiguousarray(actual))
+    return int(np.count_nonzero(~(np.abs(values - exact) <= tolerance)))
 
 
 class Allocation(Protocol):
@@ -284,9 +276,8 @@ class DeviceBuffer(AddressedBuffer):
         return wrong
 
     def read(self, view: View) -> NDArray[Any]:
-        (first, *_) = self.addresses(view)
-        data = self.allocation.download(first - self.first_address, self.size_bytes(view))
-        return data.view(self.dtype.word)
+        begin = self.addresses(view)[0] - self.first_address
+        return self.allocation.download(begin, self.size_bytes(view)).view(self.dtype.word)
 
     def _parts_on_host(self, copies: int) -> Iterator[tuple[Part, HostBuffer]]:
         """The parts of the first copies, with host memory that may hold another part's bytes."""

@@ -11,7 +11,7 @@ from commbench.core import program as steps
 from commbench.core.errors import ConfigError
 from commbench.core.program import Compute, Step
 
-ORDERS = ("fixed", "by_rank", "by_chunk", "changing")
+ORDERS = ("fixed", "by_rank", "by_chunk", "by_call")
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,9 @@ class Model:
 
     noise: standard deviation of the logarithm of a repetition's duration; rho: its lag-1
     autocorrelation. A straggler arrives `straggler_s` late in one of `straggler_every` repetitions.
-    From repetition `corrupt_after` on, `corrupt_rank` receives one wrong element: one more, or with
-    that bit flipped (0: the last place). `order`: of the additions of a sum in its type. fixed: rank
-    after rank; by_rank: each rank begins with its own; by_chunk: the first of n chunks with rank 0,
-    the next with rank 1, as in a ring; changing: each call with the next rank. null: all at once.
+    From repetition `corrupt_after` on, `corrupt_rank` receives one wrong element: plus 1, or with
+    `corrupt_bit` flipped (0 is the last place). `order`: that in which a sum is rounded; see
+    Payload; None: once.
 
     Factors multiply the latency and the wire time of single links: `slow_factor` from the first to
     the second rank of `slow_pair` ("0-2", one direction) and on all links of `slow_rank`,

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from commbench.backends.buffers.memory import HostBuffer
 from commbench.core import program as steps
-from commbench.core.annexes import needed_annex
 from commbench.core.errors import CommunicationError
+from commbench.core.payload import DType
 from commbench.core.program import View
 from commbench.core.variables import ReductionName
 from commbench.engines.lowered import displacements
@@ -21,7 +21,6 @@ from commbench.engines.lowered import displacements
 Buffers = Mapping[int, Mapping[str, HostBuffer]]  # by rank and name
 Words = NDArray[Any]  # [copies of the pool, elements] of a view
 
-ORDERS = "commbench.features.accuracy.orders"
 NUMPY_REDUCTIONS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "sum": lambda stack: stack.sum(axis=0),
     "avg": lambda stack: stack.sum(axis=0) / len(stack),
@@ -34,7 +33,7 @@ NUMPY_REDUCTIONS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
 @dataclass(frozen=True)
 class Payload:
     """The first `copies` copies of the pool of all buffers. `order`: of sums, see Model; `call`:
-    the repetitions before."""
+    how many there have been before."""
 
     buffers: Buffers
     copies: int
@@ -57,7 +56,7 @@ class Payload:
         """Run a collective of these ranks, each with its step. Returns the bytes that determine its
         time: all that the root has or gets, or without one each rank."""
         first = step_of[ranks[0]]
-        messages: Sequence[Words] = ()
+        sums: Sequence[Words] = ()  # of the ranks, where they may differ
         match first:
             case steps.Barrier():
                 return 0
@@ -69,8 +68,8 @@ class Payload:
                 root = ranks[first.root]
                 message = self.words(root, _sent(step_of[root]))
             case steps.AllReduce() | steps.Reduce() | steps.ReduceScatter():
-                messages = self._reduced(ranks, step_of, first.reduction)
-                message = messages[0]
+                sums = self._reduced(ranks, step_of, first.reduction)
+                message = sums[0]
             case _:  # a gather
                 blocks = [self.words(rank, _sent(step_of[rank])) for rank in ranks]
                 message = np.concatenate(blocks, axis=1)
@@ -78,7 +77,7 @@ class Payload:
         width = message.shape[1] // len(ranks)
         is_rooted = isinstance(first, steps.Reduce | steps.Gather)
         for place, rank in enumerate(ranks):
-            own = messages[place] if messages else message
+            own = sums[place] if sums else message
             if is_divided:
                 own = own[:, place * width : (place + 1) * width]
             if not is_rooted or place == first.root:
@@ -121,19 +120,36 @@ class Payload:
 
     def _reduced(
         self, ranks: Sequence[int], step_of: Mapping[int, Any], reduction: ReductionName
-    ) -> Sequence[Words]:
+    ) -> list[Words]:
         """The result of each rank."""
         kind = self.buffers[ranks[0]][step_of[ranks[0]].send.buffer].dtype
         sent = [self.words(rank, step_of[rank].send) for rank in ranks]
         stacks = [
             np.stack([kind.decode(words[copy]) for words in sent]) for copy in range(self.copies)
         ]
-        if self.order is not None and reduction == "sum":
-            orders = needed_annex(ORDERS, f"backend.model.order={self.order}")
-            sums = [orders.sums(stack, kind, self.order, self.call) for stack in stacks]
-            return [np.stack(of_rank) for of_rank in zip(*sums, strict=True)]
-        message = np.stack([kind.encode(NUMPY_REDUCTIONS[reduction](stack)) for stack in stacks])
-        return [message] * len(ranks)
+        if self.order is None or reduction != "sum":
+            reduced = [kind.encode(NUMPY_REDUCTIONS[reduction](stack)) for stack in stacks]
+            return [np.stack(reduced)] * len(ranks)
+        return [
+            np.stack([self._sum(stack, kind, place) for stack in stacks])
+            for place in range(len(ranks))
+        ]
+
+    def _sum(self, stack: NDArray[Any], kind: DType, place: int) -> Words:
+        """The sum of the rank at `place`, rounded after each addition of `stack` [ranks, elements]:
+        rank after rank, from a first one on, which `order` says."""
+        ranks, count = stack.shape
+        elements = np.arange(count)
+        first = {
+            "by_rank": place,  # that of the result
+            "by_chunk": elements * ranks // count,  # each for a part of the elements, as in a ring
+            "by_call": self.call,
+        }.get(str(self.order), 0)
+        total = kind.encode(stack[first % ranks, elements])
+        for turn in range(1, ranks):
+            values = stack[(first + turn) % ranks, elements]
+            total = kind.encode(kind.decode(total) + values)
+        return total
 
 
 def _sent(step: Any) -> View:

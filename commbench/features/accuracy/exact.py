@@ -26,12 +26,9 @@ class Sums:
 
 
 def exact_sums(summands: Iterable[Numbers]) -> Sums:
-    """Of the arrays of all ranks, element by element.
-
-    As exact as in twice the precision of float64 (Ogita, Rump and Oishi, Accurate Sum and Dot
-    Product, 2005, Sum2): the error of each addition is exact (Knuth's two-sum), and added up by
-    itself.
-    """
+    """Of the arrays of all ranks, index by index, in twice the precision of float64: the error of
+    each addition is exact and added up by itself (Ogita, Rump and Oishi, Accurate Sum and Dot
+    Product, SIAM J. Sci. Comput. 26, 2005, algorithm 4.4)."""
     high, low, magnitude = np.zeros(1), np.zeros(1), np.zeros(1)
     for values in summands:
         high, error = two_sum(high, values)
@@ -41,8 +38,8 @@ def exact_sums(summands: Iterable[Numbers]) -> Sums:
 
 
 def two_sum(first: Numbers, second: Numbers) -> tuple[Numbers, Numbers]:
-    """The rounded sum and its error, which is a float64, too (Knuth, TAOCP 2, 4.2.2, theorem
-    B)."""
+    """The rounded sum and its error, which is a float64, too (Knuth, The Art of Computer
+    Programming 2, 4.2.2, theorem B)."""
     total = first + second
     back = total - first
     return total, (first - (total - back)) + (second - back)
@@ -52,12 +49,10 @@ def error_bound(sums: Sums, kind: str, ranks: int) -> Numbers:
     """How far any order of additions in this type, or a wider one, can be from the exact sum:
     k u / (1 - k u) times the sum of the absolute values, for k = n - 1 additions and u = 2^-p, half
     a unit in the last place of 1 (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed.,
-    section 4.2)."""
+    section 4.2). Infinite from k u = 1 on, where it bounds nothing."""
     share = (ranks - 1) * 2.0 ** -SIGNIFICAND_BITS[kind]
-    # without a bound, only what is not finite is wrong
     gamma = share / (1 - share) if share < 1 else np.inf
-    limited = np.minimum(gamma * sums.magnitude, np.finfo(np.float64).max)
-    return np.asarray(limited + np.abs(sums.low))
+    return np.asarray(gamma * sums.magnitude + np.abs(sums.low))
 
 
 def unit_in_last_place(values: Numbers, kind: str, least: float) -> Numbers:
@@ -68,9 +63,10 @@ def unit_in_last_place(values: Numbers, kind: str, least: float) -> Numbers:
     return np.asarray(np.ldexp(1.0, places))
 
 
-def errors_ulp(results: Numbers, high: Numbers, low: Numbers, kind: str, least: float) -> Numbers:
-    """How far results are from the exact sums `high` + `low`, in units in the last place of these;
-    infinite for what is not finite. `least`: the smallest magnitude of a summand."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        errors = np.abs((results - high) - low) / unit_in_last_place(high, kind, least)
-    return np.where(np.isfinite(results), errors, np.inf)
+def errors_ulp(results: Numbers, sums: Sums, kind: str, least: float) -> Numbers:
+    """How far results are from the exact sums, in units in the last place of these; infinite for
+    what is not finite. `least`: the smallest magnitude of a summand."""
+    with np.errstate(invalid="ignore"):
+        errors = np.abs((results - sums.high) - sums.low)
+        units = errors / unit_in_last_place(sums.high, kind, least)
+    return np.where(np.isfinite(results), units, np.inf)

@@ -1,5 +1,5 @@
-"""What a case with payload=rounding computes: further calls on fresh buffers, whose results are
-compared with the exact sums and with one another.
+"""What a case with payload=rounding computes: further calls on buffers of their own, whose results
+are compared with the exact sums and with one another.
 
 All ranks make the same calls. Whether a variant can be made at all, they agree before it.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -19,58 +19,30 @@ from numpy.typing import NDArray
 from commbench.backends.buffers.memory import CheckedBuffers
 from commbench.core.errors import Unsupported
 from commbench.core.payload import concatenated, dtype
-from commbench.core.program import PERIOD, AllReduce, In, Pattern, Program, operation_of
-from commbench.core.protocols import Runner
+from commbench.core.program import PERIOD, AllReduce, Group, In, Pattern, Program, operation_of
 from commbench.core.variables import Case
-from commbench.measure.findings import Findings
+from commbench.measure.features import Call, Findings
 from commbench.measure.visit_setup import VisitSetup
 
 from .exact import errors_ulp
-from .values import LEAST_EXPONENT, SEED, Groups, sums_and_bound, two_groups
+from .values import LEAST, SEED, sums_and_bound
 
-LEAST = 2.0**LEAST_EXPONENT
 SALT = 0  # of all compared results, so that those of other runs can be compared
 CALLS = 4  # with the same input
 MOST_BYTES = 8 * 2**20  # of each rank's result that are read
 HASH_DIGITS = 16
-COLUMNS = (
-    "payload_seed",
-    "error_ulp_max",
-    "error_ulp_rms",
-    "other_bits_again",
-    "other_bits_on_ranks",
-    "other_bits_in_place",
-    "other_bits_in_halves",
-    "other_bits_beside",
-    "result_hash",
-    "launch_hashes",
-)
-
 Results = dict[int, NDArray[Any]]  # the words of each hosted rank that has a result
-Repeat = Callable[[Runner], None]  # runs one repetition on all ranks; none fails alone
 
 
-def probe(setup: VisitSetup, repeat: Repeat) -> Findings:
-    """See measure.findings. Empty where no buffers can be had for a further call."""
-    return _Probe(setup, repeat).findings()
-
-
-def columns(findings: Sequence[Findings]) -> Findings:
-    """See measure.findings: errors and shares are the largest, the rest is of the first launch."""
-    if not findings:
-        return {}
-    merged = dict(findings[0])
-    for name in ("error_ulp_max", *(each for each in COLUMNS if each.startswith("other_bits"))):
-        known = [each[name] for each in findings if each.get(name) is not None]
-        merged[name] = max(known, default=None)
-    hashes = [each["launch_hashes"] for each in findings if each.get("launch_hashes")]
-    return merged | {"launch_hashes": tuple(text for launches in hashes for text in launches)}
+def probe(setup: VisitSetup, call: Call) -> Findings:
+    """Of a case with payload=rounding. Empty where no buffers can be had for a further call."""
+    return {} if setup.planned.case.payload is None else _Probe(setup, call).findings()
 
 
 @dataclass(frozen=True, eq=False)
 class _Probe:
     setup: VisitSetup
-    repeat: Repeat
+    call: Call
 
     def findings(self) -> Findings:
         case = self.setup.planned.case
@@ -138,7 +110,7 @@ class _Probe:
         self._fill(checked, part)
         results = []
         for _ in range(calls):
-            self.repeat(runner)
+            self.call(runner)
             results.append(_read(checked, programs))
         return results
 
@@ -183,14 +155,14 @@ class _Probe:
     def _differing_beside(self) -> list[int] | None:
         """Of the first of two groups: its result alone, and while the other one reduces."""
         planned = self.setup.planned
-        groups = two_groups(planned.size)
+        groups = planned.benchmark.groups(planned.case, planned.size)
         if planned.operation is not AllReduce or not groups:
             return None
         alone = self._in_groups(groups[:1])
         beside = self._in_groups(groups)
         return differing(alone[0], beside) if alone and beside else None
 
-    def _in_groups(self, groups: Groups) -> list[Results]:
+    def _in_groups(self, groups: Sequence[Group]) -> list[Results]:
         """The results of the first of these groups, all of which reduce at once."""
         planned = self.setup.planned
         programs = {}
