@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from .opening import Opening
 from .variables import ReductionName
 
 MemoryKind = Literal["device", "host", "pinned"]
@@ -184,7 +185,7 @@ class Copy:
 
 Operation = (
     Message | Barrier | AllReduce | Broadcast | Reduce | AllGather | Gather | Scatter
-    | ReduceScatter | AllToAll | AllToAllV | Copy
+    | ReduceScatter | AllToAll | AllToAllV | Copy | Opening
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from commbench.config.settings import Settings
 from commbench.core.annexes import feature_modules
 from commbench.core.case import Benchmark, Planned
 from commbench.core.protocols import Backend, Communicator, Runner
@@ -33,6 +34,7 @@ class Measuring:
     """What it adds.
 
     values: for each of its keys that has more to check, the value of a case; raises ConfigError.
+    check: whether the settings go together; raises ConfigError.
     cases: those that a case stands for.
     around: the benchmark of a case, with what goes on beside the operation.
     calibrated: what rank 0 measures alone before the first case; part of the run's record.
@@ -46,6 +48,7 @@ class Measuring:
     """
 
     values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    check: Callable[[Settings], None] = lambda settings: None
     cases: Callable[[Case], Iterable[Case]] = lambda case: (case,)
     around: Callable[[Benchmark, Case, Backend], Benchmark] = lambda benchmark, *_: benchmark
     calibrated: Callable[[Communicator, Sequence[Planned]], Calibrated] = lambda *_: {}
@@ -87,7 +90,7 @@ def deciding_on(case: Case) -> Measuring | None:
     return next((feature for feature in features() if feature.decides(case)), None)
 
 
-def found_columns(findings: Sequence[Findings]) -> Findings:
+def found_columns(findings: Sequence[Findings]) -> dict[str, Any]:
     """The columns of a row, from the findings of its visits, most of which have none. Those of
     earlier launches are what their row has."""
     columns = {}

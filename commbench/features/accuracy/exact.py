@@ -24,6 +24,9 @@ class Sums:
     low: Numbers
     magnitude: Numbers
 
+    def at(self, indices: NDArray[np.int64]) -> Sums:
+        return Sums(self.high[indices], self.low[indices], self.magnitude[indices])
+
 
 def exact_sums(summands: Iterable[Numbers]) -> Sums:
     """Of the arrays of all ranks, index by index, in twice the precision of float64: the error of

@@ -8,8 +8,8 @@ from typing import Any
 
 from commbench.measure.features import Measuring
 
-from .probes import probe
-from .rounding import around
+from .findings import probe
+from .rounding import around, check
 
 
 def of_first(values: Sequence[Any]) -> Any:
@@ -21,6 +21,7 @@ def joined(launches: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 
 MEASURING = Measuring(
+    check=check,
     around=around,
     probe=probe,
     columns={

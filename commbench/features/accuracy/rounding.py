@@ -10,7 +10,9 @@ from commbench.benchmarks.collective import Collective, reduction_of
 from commbench.benchmarks.each_node import OnEachNode
 from commbench.benchmarks.reduce import Reduce
 from commbench.benchmarks.reduce_scatter import ReduceScatter
+from commbench.config.settings import Settings
 from commbench.core.case import Benchmark
+from commbench.core.errors import ConfigError
 from commbench.core.program import Group, Pattern
 from commbench.core.protocols import Backend
 from commbench.core.variables import Case
@@ -25,17 +27,11 @@ class Rounding(Collective):
     """A reduction of other values, whose result may be any number within the bound of its error."""
 
     def refusal(self, case: Case, size: int) -> str | None:
-        if case.dtype not in SIGNIFICAND_BITS:
-            allowed = ", ".join(SIGNIFICAND_BITS)
-            return (
-                f"payload=rounding needs a type that rounds, {case.dtype} does not; use {allowed}"
-            )
-        if reduction_of(case) != "sum":
-            return f"payload=rounding is for reduction=sum; a {case.reduction} is not one"
         if case.timed is not None or case.node is not None:
             key = "overlap" if case.timed else "nodes=each"
             return f"payload=rounding compares results of all ranks; leave out {key}"
-        return super().refusal(case, size)
+        reason = type_refusal(case.dtype) or reduction_refusal(reduction_of(case))
+        return reason or super().refusal(case, size)
 
     def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
         pattern = super().fill(case, rank, size, name, salt)
@@ -79,6 +75,35 @@ ROUNDING: dict[type[Benchmark], Benchmark] = {
     Reduce: RoundingReduce(),
     ReduceScatter: RoundingReduceScatter(),
 }
+
+
+def type_refusal(kind: str) -> str | None:
+    if kind in SIGNIFICAND_BITS:
+        return None
+    allowed = ", ".join(SIGNIFICAND_BITS)
+    return f"payload=rounding needs a type that rounds, {kind} does not; use dtype={allowed}"
+
+
+def reduction_refusal(reduction: str) -> str | None:
+    if reduction == "sum":
+        return None
+    return f"payload=rounding is for sums, {reduction} is not one; use reduction=sum"
+
+
+def check(settings: Settings) -> None:
+    """Raises ConfigError where no case could be measured with payload=rounding."""
+    if "rounding" not in settings.axes["payload"]:
+        return
+    if not any("payload" in each.axes for each in settings.benchmarks):
+        raise ConfigError(
+            f"payload=rounding is for operations that add, {settings.benchmarks[0].name} does not;"
+            " use benchmark=[all_reduce,reduce,reduce_scatter]"
+        )
+    of_types = [type_refusal(kind) for kind in settings.dtypes]
+    of_reductions = [reduction_refusal(name) for name in settings.axes["reduction"]]
+    for reasons in (of_types, of_reductions):
+        if all(reasons):
+            raise ConfigError(str(reasons[0]))
 
 
 def around(benchmark: Benchmark, case: Case, backend: Backend) -> Benchmark:
