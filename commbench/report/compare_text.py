@@ -1,5 +1,6 @@
 """A comparison as text for a terminal or the page: what else differs between the sides, a table,
-notes on it, and a summary."""
+notes on it, and a summary. A folder of `features` that adds to these has a module `compared` with
+functions `cells` of a case, by heading, and `summary` of all."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from commbench.analysis.compare import (
     variable_text,
 )
 from commbench.analysis.machines import nodes_of
+from commbench.core.annexes import feature_modules
 from commbench.core.terminal import TableColumn
 from commbench.core.texts import microseconds_text, some_of
 from commbench.core.units import NO_NUMBER, format_factor, format_number, format_seconds, plural
@@ -124,8 +126,12 @@ def _case_cells(case: ComparedCase) -> dict[str, str]:
         "launches": f"{base_launches} / {new_launches}",
     }
     if case.judged is None:
-        return cells | dict.fromkeys(NUMBER_HEADS, "-")
-    return cells | dict(zip(NUMBER_HEADS, _number_cells(case.judged), strict=True))
+        cells |= dict.fromkeys(NUMBER_HEADS, "-")
+    else:
+        cells |= dict(zip(NUMBER_HEADS, _number_cells(case.judged), strict=True))
+    for module in feature_modules("compared"):
+        cells |= module.cells(case)
+    return cells
 
 
 def _number_cells(judged: Judged) -> tuple[str, ...]:
@@ -300,6 +306,7 @@ def comparison_summary(cases: Sequence[ComparedCase]) -> str:
     ]
     if unmeasured := sum(case.judged is None for case in both):
         parts.append(f"{unmeasured} without a number on a side")
+    parts += filter(None, (module.summary(both) for module in feature_modules("compared")))
     count, _, rest = parts[0].partition(" ")
     return "; ".join([f"{count} of {plural(len(both), 'case', 'cases')} {rest}", *parts[1:]])
 

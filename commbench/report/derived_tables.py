@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from commbench.core.annexes import feature_modules
-from commbench.core.terminal import Terminal
+from commbench.core.terminal import Terminal, paragraphs
 from commbench.results.row import Row
 
 from .table import Table
@@ -16,14 +16,14 @@ from .table import Table
 
 @dataclass(frozen=True)
 class DerivedTable:
-    """`title` is that of its section in a report, `meaning` that of its numbers."""
+    """`title` is that of its section in a report, `meaning` that of its numbers, line by line."""
 
     title: str
     table: Table
     meaning: str
 
     def text(self, terminal: Terminal) -> str:
-        return f"{self.table.text(terminal)}\n{terminal.paragraph(self.meaning)}"
+        return f"{self.table.text(terminal)}\n{paragraphs(self.meaning.splitlines(), terminal)}"
 
 
 def derived_tables(rows: Sequence[Row]) -> Iterator[DerivedTable]:

@@ -1,0 +1,39 @@
+"""Beside the times of a comparison: whether both sides compute the same bits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from commbench.analysis.compare import ComparedCase, SideOfCase
+from commbench.core.units import NO_NUMBER
+
+HEAD = "bits"
+
+
+def cells(case: ComparedCase) -> dict[str, str]:
+    """The column of a table of comparisons."""
+    return {HEAD: bits_word(case)}
+
+
+def summary(cases: Sequence[ComparedCase]) -> str:
+    """`same bits in 3, other bits in 1`; empty where no case has any."""
+    words = Counter(bits_word(case) for case in cases)
+    del words[NO_NUMBER]
+    return ", ".join(f"{word} bits in {count}" for word, count in words.most_common())
+
+
+def bits_word(case: ComparedCase) -> str:
+    """same, other, varying (from launch to launch), `BASE only` where only that side knows them, or
+    `-`."""
+    base, new = hashes(case.base), hashes(case.new)
+    if not base or not new:
+        return "BASE only" if base else "NEW only" if new else NO_NUMBER
+    if len(base | new) == 1:
+        return "same"
+    return "other" if base.isdisjoint(new) else "varying"
+
+
+def hashes(side: SideOfCase) -> set[str]:
+    """Of all launches of the side."""
+    return {text for row in side.launches for text in row.launch_hashes or ()}
