@@ -27,6 +27,7 @@ CALLS = 4  # with the same input
 HASH_DIGITS = 16
 Counts = tuple[int, int]  # elements with other bits, and all that were compared
 NO_COUNTS = (0, 0)
+Digest = tuple[int, str]  # of the result of a rank
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Found:
     largest_error: float
     squares: float
     elements: int
-    digests: list[tuple[int, str]]
+    digests: list[Digest]
 
 
 def probe(setup: VisitSetup, call: Call) -> Findings:
@@ -60,7 +61,7 @@ def probe(setup: VisitSetup, call: Call) -> Findings:
 def _found(calls: Calls, results: Sequence[Results]) -> Found:
     planned = calls.setup.planned
     first, *others = results
-    digests = [(rank, _digest(words)) for rank, words in first.items()]
+    digests = digests_of(first)
     errors = [_errors(planned, rank, words) for rank, words in first.items()]
     every = np.concatenate(errors) if errors else np.zeros(0)
     return Found(
@@ -120,8 +121,14 @@ def bits(words: NDArray[Any]) -> NDArray[Any]:
     return words.view(f"u{words.itemsize}")
 
 
-def _digest(words: NDArray[Any]) -> str:
-    return hashlib.sha256(words.tobytes()).hexdigest()
+def digests_of(results: Results) -> list[Digest]:
+    return [(rank, hashlib.sha256(words.tobytes()).hexdigest()) for rank, words in results.items()]
+
+
+def hash_of(digests: Sequence[Digest]) -> str:
+    """Of the results of all ranks."""
+    text = " ".join(digest for _, digest in sorted(digests))
+    return hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
 
 
 def _errors(planned: Planned, rank: int, words: NDArray[Any]) -> NDArray[np.float64]:
@@ -139,9 +146,7 @@ def _errors(planned: Planned, rank: int, words: NDArray[Any]) -> NDArray[np.floa
 
 
 def _columns(every: Sequence[Found]) -> Findings:
-    digests = sorted((rank, digest) for each in every for rank, digest in each.digests)
-    text = " ".join(digest for _, digest in digests)
-    result_hash = hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
+    result_hash = hash_of([own for each in every for own in each.digests])
     elements = sum(each.elements for each in every)
     return {
         "payload_seed": SEED,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from commbench.analysis.case_names import telling
+from commbench.core.terminal import TableColumn
 from commbench.core.texts import setting_texts, span_text
 from commbench.core.units import NO_NUMBER, format_number
 from commbench.core.variables import NAMES, is_usual
@@ -40,7 +41,11 @@ class Sums:
 def derived(rows: Iterable[Row]) -> DerivedTable:
     found = sums_of(rows)
     names = [name for name in telling([each.row for each in found]) if name not in IN_CELLS]
-    table = Table.of(HEADS, [_cells(each, names) for each in found])
+    columns = [
+        TableColumn(head, right=head.endswith("ulp"), prose=head in ("same bits", "other bits"))
+        for head in HEADS
+    ]
+    table = Table(columns, [_cells(each, names) for each in found])
     return DerivedTable("Accuracy and bits", table, "\n".join((*sentences(found), MEANING)))
 
 
