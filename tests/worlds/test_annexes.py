@@ -106,7 +106,7 @@ def test_a_command_of_a_feature_is_refused_with_its_name(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("feature", "key", "seen"),
-    [("overlap", "overlap=sleep", "sleep"), ("accuracy", "payload=rounding", "payload rounding")],
+    [("overlap", "overlap=sleep", "sleep"), ("accuracy", "payload=rounding", "rounding")],
 )
 def test_rows_of_a_feature_are_read_without_it(
     feature: str, key: str, seen: str, tmp_path: Path

@@ -6,7 +6,7 @@ All ranks make the same calls. Whether a variant can be made at all, they agree 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -51,12 +51,12 @@ class Calls:
 
     def again(self, calls: int) -> list[Results]:
         """The case itself, as often with the same input."""
-        return self._results(self.setup.planned.case, calls=calls)
+        return self._results(self.setup.planned.case, [0] * calls)
 
     def in_other_place(self) -> list[Results]:
         """Out of place if the case is in place, or the other way round."""
         case = self.setup.planned.case
-        return self._results(replace(case, in_place=not case.in_place))
+        return self._results(replace(case, in_place=not case.in_place), [0])
 
     def in_halves(self) -> list[Results]:
         """Two calls, each with half of the elements of every block, as one result; without the last
@@ -67,11 +67,10 @@ class Calls:
             return []
         bytes_of_half = case.message_bytes // case.elements * half
         half_case = replace(case, elements=half, message_bytes=bytes_of_half)
-        parts = [self._results(half_case, begin) for begin in (0, half)]
-        if not all(parts):
+        parts = self._results(half_case, [0, half])
+        if not parts:
             return []
-        (first,), (second,) = parts
-        return [{rank: np.concatenate((first[rank], second[rank])) for rank in first}]
+        return [{rank: np.concatenate([part[rank] for part in parts]) for rank in parts[0]}]
 
     def in_groups(self, groups: Sequence[Group]) -> list[Results]:
         """The result of the first of these groups, all of which reduce at once."""
@@ -86,7 +85,7 @@ class Calls:
         mode = replace(self._mode, connected=False)
         return [
             {rank: words for rank, words in results.items() if rank in groups[0]}
-            for results in self._called(planned.case, programs, mode, CheckedBuffers.fill)
+            for results in self._called(planned.case, programs, mode, [0])
         ]
 
     # ------------------------------------------------------------ one variant
@@ -97,23 +96,16 @@ class Calls:
         mode = setup.planned.case.mode
         return replace(mode, connected=True, groups=setup.groups, visit=setup.visit)
 
-    def _results(self, case: Case, begin: int = 0, calls: int = 1) -> list[Results]:
-        """The results of so many calls. `begin`: the element of each block of the planned case that
-        is the first of this one's."""
+    def _results(self, case: Case, begins: Sequence[int]) -> list[Results]:
         planned = replace(self.setup.planned, case=case)
         programs = {rank: planned.program(rank) for rank in self.setup.communicator.hosted}
-        part = slice(begin, begin + case.elements)
-        return self._called(case, programs, self._mode, lambda new: self._fill(new, part), calls)
+        return self._called(case, programs, self._mode, begins)
 
     def _called(
-        self,
-        case: Case,
-        programs: Mapping[int, Program],
-        mode: Mode,
-        fill: Callable[[CheckedBuffers], None],
-        calls: int = 1,
+        self, case: Case, programs: Mapping[int, Program], mode: Mode, begins: Sequence[int]
     ) -> list[Results]:
-        """None where the library, or the memory, does not allow the case."""
+        """A result for each call; none where the library, or the memory, does not allow the case.
+        `begins`: the element of each block of the planned case that is the call's first."""
         planned = replace(self.setup.planned, case=case, pool=1)
         if self.setup.settings.backend.supports(case, planned.size, planned.program(0)) is not None:
             return []
@@ -122,9 +114,9 @@ class Calls:
             runner = self._prepared(buffers, programs, mode)
             if runner is None:
                 return []
-            fill(buffers)
             results = []
-            for _ in range(calls):
+            for begin in begins:
+                self._fill(buffers, slice(begin, begin + case.elements))
                 self.call(runner)
                 results.append(_read(buffers, programs))
             return results

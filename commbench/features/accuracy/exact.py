@@ -24,9 +24,6 @@ class Sums:
     low: Numbers
     magnitude: Numbers
 
-    def at(self, indices: NDArray[np.int64]) -> Sums:
-        return Sums(self.high[indices], self.low[indices], self.magnitude[indices])
-
 
 def exact_sums(summands: Iterable[Numbers]) -> Sums:
     """Of the arrays of all ranks, index by index, in twice the precision of float64: the error of
@@ -66,10 +63,9 @@ def unit_in_last_place(values: Numbers, kind: str, least: float) -> Numbers:
     return np.asarray(np.ldexp(1.0, places))
 
 
-def errors_ulp(results: Numbers, sums: Sums, kind: str, least: float) -> Numbers:
-    """How far results are from the exact sums, in units in the last place of these; infinite for
-    what is not finite. `least`: the smallest magnitude of a summand."""
+def errors_ulp(results: Numbers, high: Numbers, low: Numbers, unit: Numbers) -> Numbers:
+    """How far results are from the exact sums, in units in the last place; infinite for what is not
+    finite."""
     with np.errstate(invalid="ignore"):
-        errors = np.abs((results - sums.high) - sums.low)
-        units = errors / unit_in_last_place(sums.high, kind, least)
+        units = np.abs((results - high) - low) / unit
     return np.where(np.isfinite(results), units, np.inf)

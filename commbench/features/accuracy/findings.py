@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from commbench.core.case import Planned
 from commbench.core.payload import dtype
-from commbench.core.program import PERIOD, AllReduce
+from commbench.core.program import AllReduce
 from commbench.measure.features import Call, Findings
 from commbench.measure.visit_setup import VisitSetup
 
 from .calls import SALT, Calls, Results
-from .exact import errors_ulp
+from .exact import errors_ulp, unit_in_last_place
 from .values import LEAST, SEED, sums_and_bound
 
 CALLS = 4  # with the same input
@@ -122,13 +122,13 @@ def bits(words: NDArray[Any]) -> NDArray[Any]:
 
 
 def digests_of(results: Results) -> list[Digest]:
-    return [(rank, hashlib.sha256(words.tobytes()).hexdigest()) for rank, words in results.items()]
+    return [(rank, hashlib.blake2b(words.tobytes()).hexdigest()) for rank, words in results.items()]
 
 
 def hash_of(digests: Sequence[Digest]) -> str:
     """Of the results of all ranks."""
     text = " ".join(digest for _, digest in sorted(digests))
-    return hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
+    return hashlib.blake2b(text.encode()).hexdigest()[:HASH_DIGITS]
 
 
 def _errors(planned: Planned, rank: int, words: NDArray[Any]) -> NDArray[np.float64]:
@@ -138,8 +138,11 @@ def _errors(planned: Planned, rank: int, words: NDArray[Any]) -> NDArray[np.floa
     assert pattern is not None  # there is a result
     (shift,) = (each.shift for each in pattern.segments if each.tolerance is not None)
     sums, _ = sums_and_bound(kind.name, planned.size, SALT)
-    own = sums.at((shift + np.arange(words.size)) % PERIOD)
-    return errors_ulp(kind.decode(words), own, kind.name, LEAST)
+    unit = unit_in_last_place(sums.high, kind.name, LEAST)
+    high, low, unit = (
+        np.resize(np.roll(each, -shift), words.size) for each in (sums.high, sums.low, unit)
+    )
+    return errors_ulp(kind.decode(words), high, low, unit)
 
 
 # ---------------------------------------------------------------- of all processes, on rank 0
