@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from commbench.analysis.compare import ComparedCase, SideOfCase
+from commbench.analysis.compare import ComparedCase
 from commbench.core.units import NO_NUMBER
+from commbench.results.row import Row
 
 HEAD = "bits"
 
@@ -26,7 +27,7 @@ def summary(cases: Sequence[ComparedCase]) -> str:
 def bits_word(case: ComparedCase) -> str:
     """same, other, varying (from launch to launch), `BASE only` where only that side knows them, or
     `-`."""
-    base, new = hashes(case.base), hashes(case.new)
+    base, new = hashes(case.base.launches), hashes(case.new.launches)
     if not base or not new:
         return "BASE only" if base else "NEW only" if new else NO_NUMBER
     if len(base | new) == 1:
@@ -34,6 +35,17 @@ def bits_word(case: ComparedCase) -> str:
     return "other" if base.isdisjoint(new) else "varying"
 
 
-def hashes(side: SideOfCase) -> set[str]:
-    """Of all launches of the side."""
-    return {text for row in side.launches for text in row.launch_hashes or ()}
+def hashes(rows: Sequence[Row]) -> set[str]:
+    """Of all launches."""
+    return {text for row in rows for text in row.launch_hashes or ()}
+
+
+def change(healthy: Sequence[Row], new: Sequence[Row]) -> str:
+    """What is said of a case beside its times; empty where nothing is known, and where the healthy
+    launches have different bits themselves."""
+    before, now = hashes(healthy), hashes(new)
+    if len(before) != 1 or now <= before:
+        return ""
+    return (
+        "other bits than the healthy runs: the library, or its choice of an algorithm, has changed"
+    )

@@ -8,7 +8,7 @@ import pytest
 from sample_cases import case_row
 
 from commbench.analysis.compare import ComparedCase, SideOfCase
-from commbench.features.accuracy.compared import bits_word, cells, summary
+from commbench.features.accuracy.compared import bits_word, cells, change, summary
 from commbench.report.compare_text import comparison_summary, comparison_table
 from commbench.results.row import Measured
 
@@ -45,6 +45,14 @@ def test_bits_are_the_same_where_all_launches_agree(
     base: list[tuple[str, ...]], new: list[tuple[str, ...]], word: str
 ) -> None:
     assert bits_word(case(side(*base), side(*new))) == word
+
+
+def test_a_change_is_told_where_the_healthy_launches_agree() -> None:
+    a, b, both = (launch(launch_hashes=own) for own in (("a",), ("b",), ("a", "b")))
+    assert change([a, a], [b]).startswith("other bits than the healthy runs")
+    assert change([a], [both]).startswith("other bits than the healthy runs")
+    unlike = ([a], [a]), ([both], [b]), ([], [b]), ([a], [])
+    assert [change(healthy, new) for healthy, new in unlike] == [""] * 4
 
 
 def test_the_verdicts_of_time_have_a_column_of_bits_beside_them() -> None:
