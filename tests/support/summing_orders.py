@@ -1,6 +1,6 @@
-"""The orders in which Open MPI's algorithms of all_reduce add (coll_base_allreduce.c and
-coll_base_reduce.c of 5.0), in numpy. Each takes the summands of all ranks [ranks, elements] and
-rounds to the type after each addition."""
+"""The orders in which gloo's ring and Open MPI's algorithms of all_reduce add (gloo/allreduce.cc;
+coll_base_allreduce.c and coll_base_reduce.c of 5.0), in numpy. Each takes the summands of all ranks
+[ranks, elements] and rounds to the type after each addition."""
 
 from __future__ import annotations
 
@@ -56,6 +56,20 @@ def ring(summands: NDArray[np.float64], kind: DType) -> Words:
         [
             _one_by_one(np.roll(summands, -first, axis=0)[:, block], kind)
             for first, block in enumerate(blocks)
+        ]
+    )
+
+
+def gloo_ring(summands: NDArray[np.float64], kind: DType) -> Words:
+    """Block k begins at the rank before k and goes around backwards; the last block is shorter
+    where the elements can't be divided."""
+    ranks, count = summands.shape
+    most = -(-count // ranks)
+    blocks = [summands[:, begin : begin + most] for begin in range(0, count, most)]
+    return np.concatenate(
+        [
+            _one_by_one(np.roll(block[::-1], number, axis=0), kind)
+            for number, block in enumerate(blocks)
         ]
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from summing_orders import OPEN_MPI
+from summing_orders import OPEN_MPI, Order, gloo_ring
 
 from commbench.cli.main import main
 from commbench.core.payload import dtype
@@ -24,6 +24,13 @@ def measured(folder: Path, *words: str) -> list[Row]:
     return read_case_rows([folder])
 
 
+def hash_in_order(order: Order, ranks: int) -> str:
+    """Of the same values, added in numpy."""
+    values = np.stack([summands("float32", rank, 0)[:ELEMENTS] for rank in range(ranks)])
+    words = order(values, dtype("float32"))
+    return hash_of(digests_of(dict.fromkeys(range(ranks), words)))
+
+
 def test_gloo_with_two_ranks_rounds_once_and_always_alike(tmp_path: Path) -> None:
     for row in measured(
         tmp_path, "backend=gloo", "layout=1x2", "dtype=[float32,bfloat16]", "sizes=[64KiB]"
@@ -34,6 +41,12 @@ def test_gloo_with_two_ranks_rounds_once_and_always_alike(tmp_path: Path) -> Non
             0,
             0,
         )
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_gloo_adds_in_a_ring(tmp_path: Path, ranks: int) -> None:
+    (row,) = measured(tmp_path, "backend=gloo", f"layout=1x{ranks}", f"sizes=[{4 * ELEMENTS}]")
+    assert row.result_hash == hash_in_order(gloo_ring, ranks)
 
 
 def test_gloo_with_four_ranks_adds_halves_in_another_order(tmp_path: Path) -> None:
@@ -58,7 +71,5 @@ def test_an_algorithm_of_open_mpi_adds_in_its_order(
         "env.OMPI_MCA_coll_tuned_use_dynamic_rules=1",
         f"env.OMPI_MCA_coll_tuned_allreduce_algorithm={algorithm}",
     )
-    values = np.stack([summands("float32", rank, 0)[:ELEMENTS] for rank in range(ranks)])
     _, order = OPEN_MPI[algorithm]
-    words = order(values, dtype("float32"))
-    assert row.result_hash == hash_of(digests_of(dict.fromkeys(range(ranks), words)))
+    assert row.result_hash == hash_in_order(order, ranks)

@@ -10,6 +10,13 @@ from commbench.core.units import NO_NUMBER
 from commbench.results.row import Row
 
 HEAD = "bits"
+PHRASES = {
+    "same": "same bits",
+    "other": "other bits",
+    "varying": "varying bits",
+    "BASE only": "bits of BASE only",
+    "NEW only": "bits of NEW only",
+}
 
 
 def cells(case: ComparedCase) -> dict[str, str]:
@@ -21,7 +28,7 @@ def summary(cases: Sequence[ComparedCase]) -> str:
     """`same bits in 3, other bits in 1`; empty where no case has any."""
     words = Counter(bits_word(case) for case in cases)
     del words[NO_NUMBER]
-    return ", ".join(f"{word} bits in {count}" for word, count in words.most_common())
+    return ", ".join(f"{PHRASES[word]} in {count}" for word, count in words.most_common())
 
 
 def bits_word(case: ComparedCase) -> str:
