@@ -49,10 +49,11 @@ def error_bound(sums: Sums, kind: str, ranks: int) -> Numbers:
     """How far any order of additions in this type, or a wider one, can be from the exact sum:
     k u / (1 - k u) times the sum of the absolute values, for k = n - 1 additions and u = 2^-p, half
     a unit in the last place of 1 (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed.,
-    section 4.2). Infinite from k u = 1 on, where it bounds nothing."""
+    section 4.2). From k u = 1 on it excludes only what is not finite."""
     share = (ranks - 1) * 2.0 ** -SIGNIFICAND_BITS[kind]
     gamma = share / (1 - share) if share < 1 else np.inf
-    return np.asarray(gamma * sums.magnitude + np.abs(sums.low))
+    bound = gamma * sums.magnitude + np.abs(sums.low)
+    return np.asarray(np.minimum(bound, np.finfo(np.float64).max))
 
 
 def unit_in_last_place(values: Numbers, kind: str, least: float) -> Numbers:
