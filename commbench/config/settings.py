@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from commbench.benchmarks.each_node import REFUSED_AXES
 from commbench.benchmarks.traffic import parse_traffic
-from commbench.core.annexes import FEATURES, feature_modules, needed_annex
+from commbench.core.annexes import FEATURES, needed_annex, part_modules
 from commbench.core.case import Benchmark
 from commbench.core.errors import ConfigError
 from commbench.core.group_operations import DEFAULT_GROUPS, parse_group_operations
@@ -293,7 +293,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         label=read("label") or "",
         output=read("output") or "results",
     )
-    for module in feature_modules("measuring"):
+    for module in part_modules("measuring"):
         module.MEASURING.check(settings)
     return settings
 

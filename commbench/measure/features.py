@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from commbench.config.settings import Settings
-from commbench.core.annexes import feature_modules
+from commbench.core.annexes import part_modules
 from commbench.core.case import Benchmark, Planned
 from commbench.core.protocols import Backend, Communicator, Runner
 from commbench.core.variables import Case
@@ -61,7 +61,7 @@ class Measuring:
 
 def features() -> list[Measuring]:
     """Of all parts that are there."""
-    return [module.MEASURING for module in feature_modules("measuring")]
+    return [module.MEASURING for module in part_modules("measuring")]
 
 
 def cases_of(case: Case) -> list[Case]:

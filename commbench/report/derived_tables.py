@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from commbench.core.annexes import feature_modules
+from commbench.core.annexes import part_modules
 from commbench.core.terminal import Terminal, paragraphs
 from commbench.results.row import Row
 
@@ -28,12 +28,12 @@ class DerivedTable:
 
 
 def derived_columns() -> list[str]:
-    return [name for module in feature_modules("tables") for name in module.COLUMNS]
+    return [name for module in part_modules("tables") for name in module.COLUMNS]
 
 
 def derived_tables(rows: Sequence[Row]) -> Iterator[DerivedTable]:
     """Those that have lines, in the order of their titles."""
-    tables = (module.derived(rows) for module in feature_modules("tables"))
+    tables = (module.derived(rows) for module in part_modules("tables"))
     for each in sorted(tables, key=attrgetter("title")):
         if each.table.rows:
             yield each

@@ -10,7 +10,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Literal
 
-from commbench.core.annexes import ANNEXES, annex, feature_modules
+from commbench.core.annexes import part_modules
 from commbench.results.row import Row
 from commbench.stats.verdict import Gate
 
@@ -67,8 +67,7 @@ class Feature:
 @functools.cache
 def features() -> tuple[Feature, ...]:
     """Of all parts that are there."""
-    modules = (*(annex(f"{package}.feature") for package in ANNEXES), *feature_modules("feature"))
-    return tuple(module.FEATURE for module in modules if module is not None)
+    return tuple(module.FEATURE for module in part_modules("feature"))
 
 
 def added_sections(place: Place, summary: Summary) -> Iterator[Section]:

@@ -56,7 +56,7 @@ class Interval:
         if not self.value:
             return (0.0, 0.0) if self.low == self.high == 0 else (math.inf, math.inf)
         ends = (self.value - self.low, self.high - self.value)
-        below, above = (round(end / abs(self.value), DIGITS) for end in ends)
+        below, above = (round(end / abs(self.value), DIGITS) + 0.0 for end in ends)  # no -0.0
         return below, above
 
     @property

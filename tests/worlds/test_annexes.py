@@ -1,4 +1,5 @@
-"""Both annexes, and each feature, can be deleted: the main job, show, report and compare run."""
+"""Without commbench-replay, the annex and each feature can be deleted: the main job, show, report
+and compare run."""
 
 from __future__ import annotations
 
@@ -13,9 +14,10 @@ from uninstalled import packages_without_commbench
 
 import commbench
 from commbench.cli.main import main
+from commbench.core.annexes import INSTALL_REPLAY
 
 PACKAGE = Path(commbench.__file__).parent
-ANNEXES = ("cluster", "replay")
+ANNEX = "cluster"
 FEATURES = tuple(
     f"features/{folder.parent.name}" for folder in sorted(PACKAGE.glob("features/*/__init__.py"))
 )
@@ -23,7 +25,8 @@ FEW = ("timing=fixed", "timing.repetitions=5", "sizes=[8]", "layout=1x2")
 
 
 def without(folder: Path, *deleted: str) -> dict[str, str]:
-    """The environment of a copy of the package that lacks these folders."""
+    """The environment of a copy of the package that lacks these folders; nothing else of commbench
+    is there."""
     packages = packages_without_commbench(folder / "packages")
     copy = folder / "tree" / "commbench"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -33,8 +36,8 @@ def without(folder: Path, *deleted: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def without_annexes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return without(tmp_path_factory.mktemp("copy"), *ANNEXES)
+def without_annex(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return without(tmp_path_factory.mktemp("copy"), ANNEX)
 
 
 def run(env: dict[str, str], folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -43,11 +46,11 @@ def run(env: dict[str, str], folder: Path, *words: str) -> subprocess.CompletedP
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=100)
 
 
-@pytest.mark.parametrize("deleted", [ANNEXES, *((feature,) for feature in FEATURES)])
+@pytest.mark.parametrize("deleted", [ANNEX, *FEATURES])
 def test_the_main_job_and_its_readers_need_neither_annex_nor_feature(
-    deleted: tuple[str, ...], tmp_path: Path
+    deleted: str, tmp_path: Path
 ) -> None:
-    env = without(tmp_path, *deleted)
+    env = without(tmp_path, deleted)
     for backend in ("gloo", "simulated"):
         done = run(env, tmp_path, f"backend={backend}", *FEW, f"output={backend}")
         assert done.returncode == 0, done.stderr
@@ -55,29 +58,34 @@ def test_the_main_job_and_its_readers_need_neither_annex_nor_feature(
     assert "gloo" in run(env, tmp_path, "report", "gloo", "--html", "a.html").stdout
     compared = run(env, tmp_path, "compare", "gloo", "gloo")
     assert compared.returncode == 0, compared.stderr
-    if deleted != ANNEXES:
+    if deleted != ANNEX:
         judged = run(env, tmp_path, "accept", "gloo")
         assert judged.returncode in (0, 1, 4), judged.stderr
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-def test_an_experiment_of_a_feature_is_refused_without_it(feature: str, tmp_path: Path) -> None:
+def test_an_experiment_or_backend_of_a_feature_is_refused_without_it(
+    feature: str, tmp_path: Path
+) -> None:
     env = without(tmp_path, feature)
-    for file in (PACKAGE / feature).glob("experiment/*.yaml"):
-        refused = run(env, tmp_path, f"experiment={file.stem}")
+    files = [*(PACKAGE / feature).glob("experiment/*.yaml")]
+    files += (PACKAGE / feature).glob("backend/*.yaml")
+    for file in files:
+        word = f"{file.parent.name}={file.stem}"
+        refused = run(env, tmp_path, word)
         assert refused.returncode == 2 and refused.stderr.count("\n") == 1
-        assert f"experiment={file.stem} is unknown" in refused.stderr
+        assert f"{word} is unknown" in refused.stderr
 
 
-def test_what_an_annex_would_do_is_refused_in_one_line(
-    without_annexes: dict[str, str], tmp_path: Path
+def test_what_the_annex_would_do_is_refused_in_one_line(
+    without_annex: dict[str, str], tmp_path: Path
 ) -> None:
     words = ("backend=simulated", "benchmark=p2p_latency", "pairs=search", "layout=8x1")
     words += ("schedule=rounds",)
-    searching = run(without_annexes, tmp_path, *words)
+    searching = run(without_annex, tmp_path, *words)
     assert searching.returncode == 2
     assert searching.stderr.count("\n") == 1 and "commbench.cluster" in searching.stderr
-    assert "commbench.cluster" in run(without_annexes, tmp_path, "locate").stderr
+    assert "commbench.cluster" in run(without_annex, tmp_path, "locate").stderr
 
 
 @pytest.mark.parametrize(
@@ -118,3 +126,18 @@ def test_rows_of_a_feature_are_read_without_it(
         read = run(env, tmp_path, *words)
         assert read.returncode == 0, read.stderr
         assert seen in read.stdout or words[0] == "report"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("replay", "ddp"), "commbench replay needs commbench_replay, which is not there"),
+        (("benchmark=replay",), "benchmark=replay is unknown; commbench-replay has it"),
+    ],
+)
+def test_what_another_distribution_would_do_is_refused_with_the_way_to_install_it(
+    words: tuple[str, ...], said: str, without_annex: dict[str, str], tmp_path: Path
+) -> None:
+    refused = run(without_annex, tmp_path, *words)
+    assert refused.returncode == 2 and refused.stderr.count("\n") == 1
+    assert refused.stderr.startswith(f"commbench: {said}: {INSTALL_REPLAY}")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from commbench.core.annexes import feature_modules
+from commbench.core.annexes import part_modules
 from commbench.core.variables import BY_NAME, NAMES, Variables
 from commbench.results.columns import case_text, grouped
 from commbench.results.row import Row
@@ -29,6 +29,6 @@ def changes_beside_times(healthy: Iterable[Row], new: Iterable[Row]) -> list[str
     return [
         f"{case_text(now[0])}: {text}"
         for key, now in rows_now.items()
-        for module in feature_modules("compared")
+        for module in part_modules("compared")
         if key in rows_before and (text := module.change(rows_before[key], now))
     ]

@@ -33,7 +33,7 @@ from commbench.cluster.watch.state import CaseVerdict, KnownChange
 from commbench.core.states import CaseStatus
 from commbench.core.units import plural
 from commbench.core.variables import Case
-from commbench.report.compare_text import DifferingFact, differing_facts
+from commbench.report.compared_sides import DifferingFact, differing_facts
 from commbench.results.row import Row
 from commbench.stats.interval import Interval
 from commbench.stats.thresholds import (

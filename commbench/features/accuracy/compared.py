@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from commbench.analysis.compare import ComparedCase
+from commbench.analysis.compared_case import ComparedCase
 from commbench.core.units import NO_NUMBER
 from commbench.results.row import Row
 

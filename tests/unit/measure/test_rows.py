@@ -55,7 +55,7 @@ from commbench.results.row import KINDS, Row
 from commbench.runtime.control import hosted_world
 from commbench.runtime.heartbeat import Progress
 
-# these stand for several cases: tests/unit/replay/test_benchmark.py, test_concurrent.py
+# these stand for several cases: replay/tests/test_benchmark.py, test_concurrent.py
 SEVERAL = ("replay", "concurrent")
 BENCHMARKS = [name for name in every_benchmark() if name not in SEVERAL]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sample_cases import case_row
 
-from commbench.analysis.compare import ComparedCase, SideOfCase
+from commbench.analysis.compared_case import ComparedCase, SideOfCase
 from commbench.features.accuracy.compared import bits_word, cells, change, summary
 from commbench.report.compare_text import comparison_summary, comparison_table
 from commbench.results.row import Measured
