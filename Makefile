@@ -15,7 +15,7 @@ FILES_WITH = $(shell grep -rl 'pytest\.mark\.$(1)' tests replay/tests --include=
 BENCH = timing=quick timing.case_s=2.5 benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 layout=1x2 sizes=[8,512,32KiB,512KiB,8MiB]
 
 .DEFAULT_GOAL := help
-.PHONY: help bench test test-long check coverage certainty decisions locate documents jobs perf side-by-side faults mutations gpu-check gpu-wheels wheel pyz image-test clean
+.PHONY: help bench test test-long check accuracy coverage certainty decisions locate documents jobs perf side-by-side faults mutations gpu-check gpu-wheels wheel pyz image-test clean
 
 help: ## these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -35,7 +35,7 @@ check: $(VENV)/test ## ruff, mypy --strict, import-linter, tests of the reposito
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	for tool in perf faults gpu mutations coverage certainty decisions locate documents jobs pyz; do MYPYPATH=tools:tools/$$tool:tools/gpu/probes:tests/support $(BIN)/mypy $$(git ls-files "tools/$$tool/*.py") || exit 1; done
+	for tool in perf faults gpu mutations accuracy coverage certainty decisions locate documents jobs pyz; do MYPYPATH=tools:tools/$$tool:tools/gpu/probes:tests/support $(BIN)/mypy $$(git ls-files "tools/$$tool/*.py") || exit 1; done
 	$(BIN)/mypy notebooks/notebook_figures.py notebooks/notebook_tables.py
 	$(BIN)/lint-imports
 	$(INSTALL) kubernetes-validate
@@ -52,6 +52,9 @@ decisions: $(VENV)/test ## how often accept and watch are right, simulated, abou
 
 locate: $(VENV)/test ## how often a search finds a planted slow node, simulated, about five minutes; rewrites docs/locate.md
 	$(BIN)/python tools/locate
+
+accuracy: $(VENV)/test ## what sums of gloo and Open MPI are, and in which orders they add, three minutes; rewrites docs/accuracy.md
+	$(BIN)/python tools/accuracy
 
 documents: $(VENV)/test ## the experiments of five published documents, about ten minutes; rewrites docs/experiments.md
 	$(BIN)/python tools/documents

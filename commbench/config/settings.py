@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from commbench.benchmarks.each_node import REFUSED_AXES
-from commbench.core.annexes import FEATURES, needed_annex
+from commbench.core.annexes import FEATURES, needed_annex, part_modules
 from commbench.core.case import Benchmark
 from commbench.core.errors import ConfigError
 from commbench.core.group_operations import DEFAULT_GROUPS, parse_group_operations
@@ -265,7 +265,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         raise ConfigError(
             f"timing={timing} is not a commbench.config.settings.Timing; derive it from that class"
         )
-    return Settings(
+    settings = Settings(
         backend=backend,
         benchmarks=benchmarks,
         timing=timing,
@@ -292,6 +292,9 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         label=read("label") or "",
         output=read("output") or "results",
     )
+    for module in part_modules("measuring"):
+        module.MEASURING.check(settings)
+    return settings
 
 
 OWN_FIELDS = {field.name for field in fields(Settings)}

@@ -125,7 +125,7 @@ class Benchmark(Protocol):
 
     name: ClassVar[str]
     # its variables, of pair (one at a time), pairs (all at once), window, buffers, in_place,
-    # reduction, root, staging, traffic
+    # reduction, payload, root, staging, traffic
     axes: ClassVar[tuple[str, ...]]
     cache: ClassVar[Cache]  # the default: warm or rotate
     min_ranks: ClassVar[int]

@@ -393,11 +393,13 @@ class Program:
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """`count` elements: element i is period[(shift + i) mod PERIOD], a small integer."""
+    """`count` elements: element i is period[(shift + i) mod PERIOD], a small integer or a number of
+    the buffer's type; with a `tolerance` [PERIOD], any number that is no further from it."""
 
     count: int
-    period: NDArray[np.int64]
+    period: NDArray[Any]
     shift: int = 0
+    tolerance: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,6 +35,7 @@ Binding = Literal["auto", "core", "numa", "none"]
 Gaps = Literal["none", "sleep", "matmul"]
 Splits = Literal["even", "resampled"]
 Overlap = Literal["sleep", "memory", "matmul"]
+PayloadName = Literal["rounding"]
 Registration = Literal["none", "local", "symmetric"]
 Until = Literal["open", "first_call"]
 Timed = Literal["communication", "compute", "compute_beside", "together"]
@@ -184,6 +185,16 @@ class Variables:
         axis=True,
         applies_to="operation",
         bare=True,
+    )
+    payload: PayloadName | None = variable(
+        "values that are added: rounding: their sum depends on the order; null: integers, exact in"
+        " every order",
+        default=None,
+        choices=("integers", *get_args(PayloadName)),
+        null="integers",
+        axis=True,
+        applies_to="operation",
+        feature="accuracy",
     )
     traffic: str | None = variable(
         "who sends how much to whom: a pattern, a model of experts, a file with its digest",

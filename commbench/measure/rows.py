@@ -26,6 +26,7 @@ from commbench.stats.series import Modes, summarise, tukey_outliers
 from commbench.stats.thresholds import WAITED_SHARE
 
 from .conditions import Conditions, fits_in_cache
+from .features import found_columns
 from .samples import Failure, Refused, Wrong
 from .traffic_columns import traffic_columns
 from .visits import CaseRecord, Visit, changes, estimate, modes_of, spread
@@ -234,6 +235,7 @@ def _numbers(facts: RowFacts, record: CaseRecord) -> dict[str, Any]:
         | rates
         | visit_columns(facts, visits)
         | operation_columns(facts, visits)
+        | found_columns([visit.findings for visit in visits])
     )
     impossible = impossible_reason(facts.planned, rates["efficiency"], facts.limit, facts.algorithm)
     reasons = (

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -96,6 +97,7 @@ class Visit:
     core_wait_share: float | None = None  # of the rank that waited longest for a core
     is_throttled: bool = False
     is_host_bound: bool = False  # a GPU waited for its host before many repetitions of a rank
+    findings: Mapping[str, Any] = field(default_factory=dict)  # see measure.features
 
     @classmethod
     def of(cls, times: Series, launch: int = 0, z: float = Z95, kept: int = KEPT_TIMES) -> Visit:
@@ -151,6 +153,7 @@ class Visit:
             core_wait_share=core_wait_share(row.counts),
             is_throttled=is_throttled(row.counts),
             is_host_bound=host_bound_share(row.counts, repetitions) > HOST_BOUND_SHARE,
+            findings=samples.findings,
         )
 
     @property
@@ -226,6 +229,7 @@ def earlier_visits(earlier: EarlierVisits, z: float = Z95, kept: int = KEPT_TIME
         visits[0],
         warmup_s=row.warmup_s or 0.0,
         retransmits={} if retransmits is None else {0: retransmits},
+        findings=vars(row),
     )
     return visits
 

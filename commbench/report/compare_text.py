@@ -1,4 +1,6 @@
-"""A comparison as text for a terminal or the page: a table, notes on it, and a summary."""
+"""A comparison as text for a terminal or the page: a table, notes on it, and a summary. A part of
+commbench that adds to these has a module `compared` with functions `cells` of a case, by heading,
+and `summary` of all."""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from commbench.analysis.ab_results import AbResult
 from commbench.analysis.compare import Rules
 from commbench.analysis.compared_case import ComparedCase, Judged
 from commbench.analysis.sides import ComparedVariable, variable_text
+from commbench.core.annexes import part_modules
 from commbench.core.terminal import TableColumn
 from commbench.core.texts import microseconds_text, some_of
 from commbench.core.units import NO_NUMBER, format_factor, format_number, format_seconds, plural
@@ -109,8 +112,12 @@ def _case_cells(case: ComparedCase) -> dict[str, str]:
         "launches": f"{base_launches} / {new_launches}",
     }
     if case.judged is None:
-        return cells | dict.fromkeys(NUMBER_HEADS, "-")
-    return cells | dict(zip(NUMBER_HEADS, _number_cells(case.judged), strict=True))
+        cells |= dict.fromkeys(NUMBER_HEADS, "-")
+    else:
+        cells |= dict(zip(NUMBER_HEADS, _number_cells(case.judged), strict=True))
+    for module in part_modules("compared"):
+        cells |= module.cells(case)
+    return cells
 
 
 def _number_cells(judged: Judged) -> tuple[str, ...]:
@@ -285,6 +292,7 @@ def comparison_summary(cases: Sequence[ComparedCase]) -> str:
     ]
     if unmeasured := sum(case.judged is None for case in both):
         parts.append(f"{unmeasured} without a number on a side")
+    parts += filter(None, (module.summary(both) for module in part_modules("compared")))
     count, _, rest = parts[0].partition(" ")
     return "; ".join([f"{count} of {plural(len(both), 'case', 'cases')} {rest}", *parts[1:]])
 

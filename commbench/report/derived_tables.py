@@ -1,5 +1,6 @@
 """Tables of what follows from the times of several rows of a run. A folder of `features` that has
-one has a module `tables` with a function `derived`; no other code knows it by name."""
+one has a module `tables` with a function `derived`, and the COLUMNS that it reads beside those of a
+report; no other code knows it by name."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from commbench.core.annexes import part_modules
-from commbench.core.terminal import Terminal
+from commbench.core.terminal import Terminal, paragraphs
 from commbench.results.row import Row
 
 from .table import Table
@@ -16,14 +17,18 @@ from .table import Table
 
 @dataclass(frozen=True)
 class DerivedTable:
-    """`title` is that of its section in a report, `meaning` that of its numbers."""
+    """`title` is that of its section in a report, `meaning` that of its numbers, line by line."""
 
     title: str
     table: Table
     meaning: str
 
     def text(self, terminal: Terminal) -> str:
-        return f"{self.table.text(terminal)}\n{terminal.paragraph(self.meaning)}"
+        return f"{self.table.text(terminal)}\n{paragraphs(self.meaning.splitlines(), terminal)}"
+
+
+def derived_columns() -> list[str]:
+    return [name for module in part_modules("tables") for name in module.COLUMNS]
 
 
 def derived_tables(rows: Sequence[Row]) -> Iterator[DerivedTable]:

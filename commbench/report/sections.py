@@ -229,7 +229,7 @@ def _choices(summary: Summary) -> Iterator[Section]:
 
 
 def _derived(each: DerivedTable) -> Section:
-    return Section(each.title, tables=[each.table], notes=[each.meaning])
+    return Section(each.title, tables=[each.table], notes=each.meaning.splitlines())
 
 
 def _origins(summary: Summary) -> Iterator[Section]:

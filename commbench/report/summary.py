@@ -33,6 +33,7 @@ from commbench.results.row import Row
 from commbench.results.table_files import NEEDED
 
 from .compare_text import ab_sentence, comparison_summary
+from .derived_tables import derived_columns
 from .quantities import has_bandwidth
 from .stability import stability_sentences
 from .streams import RAMP, bit_unit, is_stream_soak, slow_start_text, stream_sentences
@@ -104,7 +105,7 @@ class Results:
 def read_results(paths: Sequence[Paths], benchmark: str | None = None) -> Results:
     """All runs below the folders and all parquet files of cases; raises ConfigError where nothing
     is left."""
-    sources, problems = read_cases(paths, REPORT_COLUMNS)
+    sources, problems = read_cases(paths, (*REPORT_COLUMNS, *derived_columns()))
     if not sources:
         reasons = "; ".join(problems)
         raise ConfigError(

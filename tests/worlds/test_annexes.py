@@ -94,6 +94,7 @@ def test_what_the_annex_would_do_is_refused_in_one_line(
         ("overlap", "overlap=sleep"),
         ("overlap", "compute=100us"),
         ("traffic", "traffic=ring"),
+        ("accuracy", "payload=rounding"),
     ],
 )
 def test_a_key_of_a_feature_is_refused_with_its_name(
@@ -111,14 +112,20 @@ def test_a_command_of_a_feature_is_refused_with_its_name(tmp_path: Path) -> None
     assert "commbench import needs commbench.features.imports" in refused.stderr
 
 
-def test_rows_of_a_feature_are_read_without_it(tmp_path: Path) -> None:
-    words = ("backend=simulated", "benchmark=all_reduce", "overlap=sleep", *FEW)
+@pytest.mark.parametrize(
+    ("feature", "key", "seen"),
+    [("overlap", "overlap=sleep", "sleep"), ("accuracy", "payload=rounding", "rounding")],
+)
+def test_rows_of_a_feature_are_read_without_it(
+    feature: str, key: str, seen: str, tmp_path: Path
+) -> None:
+    words = ("backend=simulated", "benchmark=all_reduce", key, *FEW)
     assert main([*words, f"output={tmp_path / 'runs'}"]) == 0
-    env = without(tmp_path, "features/overlap")
+    env = without(tmp_path, f"features/{feature}")
     for words in (("show", "runs"), ("report", "runs"), ("compare", "runs", "runs")):
         read = run(env, tmp_path, *words)
         assert read.returncode == 0, read.stderr
-        assert "sleep" in read.stdout or words[0] == "report"
+        assert seen in read.stdout or words[0] == "report"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from commbench.core import program as steps
 from commbench.core.errors import ConfigError
 from commbench.core.program import Compute, Step
 
+ORDERS = ("fixed", "by_rank", "by_chunk", "by_call")
+
 
 @dataclass(frozen=True)
 class Model:
@@ -19,7 +21,9 @@ class Model:
 
     noise: standard deviation of the logarithm of a repetition's duration; rho: its lag-1
     autocorrelation. A straggler arrives `straggler_s` late in one of `straggler_every` repetitions.
-    From repetition `corrupt_after` on, `corrupt_rank` receives one wrong element.
+    From repetition `corrupt_after` on, `corrupt_rank` receives one wrong element: plus 1, or with
+    `corrupt_bit` flipped (0 is the last place). `order`: that in which a sum is rounded; see
+    Payload; None: once.
 
     Factors multiply the latency and the wire time of single links: `slow_factor` from the first to
     the second rank of `slow_pair` ("0-2", one direction), on all links of `slow_rank` and of the
@@ -42,6 +46,7 @@ class Model:
     straggler_s: float = 0.0
     corrupt_rank: int | None = None
     corrupt_after: int = 0
+    corrupt_bit: int | None = None
     slow_pair: str | None = None
     slow_rank: int | None = None
     # not in the text that noise is drawn from: earlier runs can be repeated
@@ -50,6 +55,7 @@ class Model:
     other_node_factor: float = 1.0
     progress_share: float = 1.0
     compute_factor: float = 1.0
+    order: str | None = None
 
     def __post_init__(self) -> None:
         if self.slow_pair is not None and not re.fullmatch(
@@ -61,6 +67,8 @@ class Model:
             )
         if not 0 <= self.progress_share <= 1:
             raise ConfigError(f"progress_share={self.progress_share} is no share; give 0 to 1")
+        if self.order not in (None, *ORDERS):
+            raise ConfigError(f"order={self.order} is unknown; allowed: {', '.join(ORDERS)}")
         for name in ("slow_factor", "other_node_factor", "compute_factor"):
             factor = getattr(self, name)
             if not 0 < factor < math.inf:

@@ -61,7 +61,8 @@ class VirtualRunner:
         self._done = 0  # repetitions
 
     def __call__(self, n: int) -> NDArray[np.int64]:
-        payload = Payload(self._buffers, copies=min(n, self._pool))
+        copies = min(n, self._pool)
+        payload = Payload(self._buffers, copies, self._model.order, self._done)
         world = VirtualWorld(self._model, self._nodes, payload)
         times = world.run(self._programs, self._delays(n)) * self._noise_factors(n)
         if self._model.corrupt_rank is not None and self._done + n > self._model.corrupt_after:
@@ -97,8 +98,13 @@ class VirtualRunner:
     def _corrupt(self, rank: int) -> None:
         """Make the first element that the rank has received wrong."""
         for name, buffer in self._buffers.get(rank, {}).items():
-            if name in ("recv", "data"):
-                buffer.words()[0] += 1
+            if name not in ("recv", "data"):
+                continue
+            words = buffer.words()
+            if self._model.corrupt_bit is None:
+                words[0] += 1
+            else:
+                words.view(f"u{words.itemsize}")[0] ^= 1 << self._model.corrupt_bit
 
 
 @dataclass

@@ -18,7 +18,7 @@ from commbench.cluster.baseline.store import (
     read_stored_runs,
     store_key,
 )
-from commbench.cluster.baseline.suite_key import suite_key
+from commbench.cluster.baseline.suite_key import changes_beside_times, suite_key
 from commbench.cluster.watch.changes import (
     CaseHistory,
     JudgedCase,
@@ -103,6 +103,8 @@ def _turn(options: WatchOptions, held: HeldText) -> int:
     }
     state = _state_after(state, judged, number, min(run.name for run in launch.runs))
     lines = turn_lines(list(judged.values()), [run.record for run in own], launch)
+    healthy = (row for run in own for row in run.rows)
+    lines += changes_beside_times(healthy, launch.rows.values())
     print(paragraphs(lines, Terminal.of(sys.stdout)), flush=True)
     # the state last: a turn that is interrupted before is judged again
     file_runs(options, state, _turn_runs(options, own, launch, fresh, judged))

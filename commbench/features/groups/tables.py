@@ -18,6 +18,7 @@ from commbench.results.intervals import known_interval
 from commbench.results.row import Row
 from commbench.stats.interval import Interval, of_formula
 
+COLUMNS = ()
 GAIN_HEADS = (
     "operation", "beside", "layout", "message", "alone\nus", "at once\nus", "slowdown\nx", "p99\nx",
     "gain\nx",

@@ -332,6 +332,22 @@ def test_what_else_has_changed_is_shown(
     assert out.count("host.kernel") == 1, "once for all cases"
 
 
+def test_other_bits_than_those_of_the_healthy_runs_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "bits"
+    words = ("benchmark=all_reduce", "sizes=[64]", "payload=rounding")
+    take_turn(store, *words)
+    take_turn(store, *words)
+    assert "bits" not in " ".join(capsys.readouterr().out.split("store"))
+    for run in stored_runs(store):
+        rows = pq.read_table(run / "cases.parquet")
+        pq.write_table(with_column(rows, "launch_hashes", [["0"]]), run / "cases.parquet")
+    take_turn(store, *words)
+    out = " ".join(capsys.readouterr().out.split())
+    assert "all_reduce 1x2 64 B: other bits than the healthy runs: the library, or its" in out
+
+
 def test_a_new_version_of_the_library_is_compared_with_the_runs_before(
     store: Path, turn: Turn, capsys: pytest.CaptureFixture[str]
 ) -> None:
