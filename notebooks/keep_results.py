@@ -21,10 +21,10 @@ import pyarrow.parquet as pq
 
 from commbench.analysis.machines import SHOWN_FACTS
 from commbench.features.documents.values import EXPERIMENT, experiment_of
-from commbench.replay.named_workload import WORKLOAD_FILE
 from commbench.results.columns import SCHEMA_VERSION
 from commbench.results.load import RUNS, find_runs, read_cases, run_tables
 from commbench.results.run_folder import mapping_or_empty
+from commbench_replay.named_workload import WORKLOAD_FILE
 
 DATA = Path(__file__).parent / "data"
 FACTS = {fact for _, fact in SHOWN_FACTS} | {"host.cpu_logical_cores", "run.bind"}

@@ -13,7 +13,9 @@ from commbench.results.load import Paths, flat_paths
 from commbench.results.run_folder import walk
 from commbench.stats.thresholds import SMALLEST_CHANGE
 
-from .compare import ComparedCase, Rules, compare_sides, parse_by, read_side
+from .compare import Rules, compare_sides
+from .compared_case import ComparedCase
+from .sides import parse_by, read_side
 
 AB_FILE = "ab.json"
 AB_SIDES = ("base", "new")  # in the folder of `commbench ab`

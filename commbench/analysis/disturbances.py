@@ -145,16 +145,18 @@ def _moved(runs: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         yield f"the machine changed between passes, which the intervals include: {took}"
 
 
-def _two_modes(rows: Iterable[Row]) -> Iterator[str]:
+def _two_modes(rows: Sequence[Row]) -> Iterator[str]:
     """The cases whose repetitions have two typical times, with both."""
     apart = [row for row in rows if (row.slow_share or 0.0) > 0]
     if len(apart) > MOST_NAMED:
         yield f"{len(apart)} cases have two typical times, both in the interval"
         return
+    is_only = len({row.backend for row in rows}) == 1
     for row, name in zip(apart, case_names(apart), strict=True):
+        which = name if is_only else f"{row.backend} {name}"
         fast, slow = format_seconds(row.fast_mode_s), format_seconds(row.slow_mode_s)
         share = f"{100 * (row.slow_share or 0.0):.0f} %"
-        yield f"{name} has two typical times: {fast}, and {slow} in {share} of the repetitions"
+        yield f"two typical times of {which}: {fast}, and {slow} in {share} of the repetitions"
 
 
 def _gaps(rows: Iterable[Row]) -> Iterator[str]:

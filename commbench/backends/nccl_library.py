@@ -18,7 +18,6 @@ from commbench.core.program import Program
 from commbench.core.protocols import Backend
 from commbench.core.variables import Case, Ipc
 from commbench.engines.lowered import UnsupportedForms, form_missing, reduction_missing
-from commbench.engines.opening import opening_refusal
 from commbench.hardware.cuda import NCCL, cuda_ipc_exports
 from commbench.hardware.network import interface_name
 from commbench.hardware.sources import mapped_files
@@ -119,11 +118,7 @@ class NcclBackend(Backend):
                 f"NCCL reads and writes GPU memory itself; staging={case.staging} has no effect"
                 " on it"
             )
-        return (
-            reduction_missing("NCCL", program)
-            or form_missing(self.unsupported_forms, program)
-            or opening_refusal(case, program)
-        )
+        return reduction_missing("NCCL", program) or form_missing(self.unsupported_forms, program)
 
     def sharing_refusal(self, environ: Mapping[str, str]) -> str | None:
         loaded = LoadedNccl.find()

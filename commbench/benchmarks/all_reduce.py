@@ -12,7 +12,7 @@ from .collective import DATA, Collective, input_and_reset, reduction_of, source_
 
 class AllReduce(Collective):
     name = "all_reduce"
-    axes = ("in_place", "reduction")
+    axes = ("in_place", "reduction", "payload")
 
     def program(self, case: Case, rank: int, size: int) -> Program:
         # without the reset, a sum would grow n-fold with each repetition

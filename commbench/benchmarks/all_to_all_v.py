@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import numpy as np
+from numpy.typing import NDArray
 
 from commbench.core import program as steps
-from commbench.core.errors import Unsupported
 from commbench.core.payload import SHARED, block_start, concatenated, dtype, message
 from commbench.core.program import BufferSpec, Pattern, Program
 from commbench.core.variables import Case
 
 from .collective import DATA, SOURCE, Collective
-from .expert_traffic import TrafficMatrix
-from .traffic import rank_loads, recorded_traffic, traffic_elements
+
+TrafficMatrix = NDArray[np.int64]  # [senders, receivers]
 
 
 class UnevenAllToAll(Collective):
@@ -61,33 +61,6 @@ class UnevenAllToAll(Collective):
         return _blocks(salt, {by * size + rank: int(count) for by, count in enumerate(counts)})
 
 
-class AllToAllV(UnevenAllToAll):
-    """As a traffic matrix says."""
-
-    axes = ("traffic",)
-
-    def variants(self, case: Case, size: int) -> tuple[Case, ...]:
-        """With the size that the traffic has, if it is one of bytes."""
-        if not recorded_traffic(_text(case)).has_bytes:
-            return (case,)
-        try:
-            elements = int(self.matrix(case, size).sum(axis=1).max())
-        except Unsupported:  # the reason comes from `refusal`
-            return (case,)
-        message_bytes = elements * dtype(case.dtype).itemsize
-        return (replace(case, elements=elements, message_bytes=message_bytes),)
-
-    def refusal(self, case: Case, size: int) -> str | None:
-        try:
-            self.matrix(case, size)
-        except Unsupported as error:
-            return str(error)
-        return None
-
-    def matrix(self, case: Case, size: int) -> TrafficMatrix:
-        return traffic_elements(_text(case), size, case.elements, dtype(case.dtype).itemsize)
-
-
 def _blocks(salt: int, counts: dict[int, int]) -> Pattern | None:
     """Blocks of these lengths by their index, without the empty ones; None without elements."""
     parts = [
@@ -96,5 +69,7 @@ def _blocks(salt: int, counts: dict[int, int]) -> Pattern | None:
     return concatenated(parts) if parts else None
 
 
-def _text(case: Case) -> str:
-    return case.traffic or "uniform"
+def rank_loads(matrix: TrafficMatrix) -> TrafficMatrix:
+    """What each rank sends to or receives from others, whichever is more."""
+    others = matrix - np.diag(np.diag(matrix))
+    return np.asarray(np.maximum(others.sum(axis=1), others.sum(axis=0)))

@@ -14,7 +14,6 @@ from commbench.core.group_operations import (
     GroupOperations,
     parse_group_operations,
 )
-from commbench.core.overlap import begun_and_rest
 from commbench.core.payload import dtype
 from commbench.core.program import (
     Copy,
@@ -26,6 +25,7 @@ from commbench.core.program import (
     Step,
     View,
     WaitAll,
+    begun_and_rest,
     operation_of,
 )
 from commbench.core.variables import Case

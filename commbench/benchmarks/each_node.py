@@ -86,6 +86,9 @@ class OnEachNode(Benchmark):
     def groups(self, case: Case, size: int) -> Sequence[Group]:
         return [] if size == self.ranks else [self._group(node) for node in _nodes_of(case)]
 
+    def of_row(self) -> Benchmark:
+        return self.inner
+
     def shape(self, case: Case, size: int) -> Shape:
         return self.inner.shape(case, self.ranks)
 

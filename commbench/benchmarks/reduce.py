@@ -12,7 +12,7 @@ from .collective import DATA, Collective, input_and_reset, reduction_of, root_of
 
 class Reduce(Collective):
     name = "reduce"
-    axes = ("in_place", "reduction", "root")
+    axes = ("in_place", "reduction", "root", "payload")
 
     def program(self, case: Case, rank: int, size: int) -> Program:
         """In place all ranks need `data` and the reset: some libraries leave partial sums on the

@@ -14,7 +14,7 @@ from .collective import DATA, SOURCE, DividedCollective, block_of, reduction_of,
 
 class ReduceScatter(DividedCollective):
     name = "reduce_scatter"
-    axes = ("in_place", "reduction")
+    axes = ("in_place", "reduction", "payload")
 
     def program(self, case: Case, rank: int, size: int) -> Program:
         reduction = reduction_of(case)

@@ -24,9 +24,8 @@ from commbench.core.program import Pattern
 from commbench.core.variables import Case
 
 from .all_to_all import AllToAll
-from .all_to_all_v import UnevenAllToAll
+from .all_to_all_v import TrafficMatrix, UnevenAllToAll
 from .collective import reduction_of
-from .expert_traffic import TrafficMatrix
 from .reduce_scatter import ReduceScatter
 from .scatter import Scatter
 

@@ -13,7 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from commbench.analysis.ab_results import AB_FILE, AB_SIDES
-from commbench.analysis.compare import PAYLOAD
+from commbench.analysis.sides import PAYLOAD
 from commbench.config.compose import ConfigComposer
 from commbench.config.experiments import requested_jobs
 from commbench.config.overrides import quoted

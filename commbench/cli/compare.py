@@ -7,18 +7,9 @@ import sys
 from collections.abc import Sequence
 
 from commbench.analysis.case_names import case_names
-from commbench.analysis.compare import (
-    ComparedCase,
-    Rules,
-    Side,
-    by_each_value,
-    compare_sides,
-    noise_by_key,
-    parse_by,
-    read_side,
-    save,
-    select_rows,
-)
+from commbench.analysis.compare import Rules, compare_sides, noise_by_key
+from commbench.analysis.compared_case import ComparedCase
+from commbench.analysis.sides import Side, by_each_value, parse_by, read_side, save, select_rows
 from commbench.core.errors import ConfigError
 from commbench.core.terminal import Terminal, paragraphs, printable
 from commbench.core.units import plural
@@ -27,14 +18,12 @@ from commbench.report.compare_text import (
     comparison_summary,
     comparison_table,
     could_be,
-    drift_text,
     on_both,
-    provenance_lines,
     quoted_changes,
-    side_lines,
     undecidable_text,
     unjoined,
 )
+from commbench.report.compared_sides import drift_text, provenance_lines, side_lines
 from commbench.report.junit import JunitCase, junit_xml
 from commbench.stats.difference import ALPHA, launches_needed
 from commbench.stats.launches import FEW_LAUNCHES

@@ -81,7 +81,7 @@ COMMANDS = {  # command with its own options -> module, function
     "export": ("commbench.cli.export", "export"),
     "import": ("commbench.features.imports.command", "import_results"),
     "reference": ("commbench.features.documents.command", "reference"),
-    "replay": ("commbench.replay.command", "replay"),
+    "replay": ("commbench_replay.command", "replay"),
     "resume": ("commbench.cli.run", "resume"),
     "ab": ("commbench.cli.ab", "ab"),
     "locate": ("commbench.cluster.search.command", "locate"),

@@ -56,11 +56,14 @@ def print_plans(jobs: Sequence[Job], elsewhere: bool = False, needs_all: bool = 
     status of that. `elsewhere`: the ranks will run on other machines. `needs_all`: none would be
     skipped."""
     reasons = [[*missing_requirements(job.settings, elsewhere)] for job in jobs]
+    total_s = 0.0
     for job, title, missing in zip(jobs, job_titles(jobs), reasons, strict=True):
         if len(jobs) > 1:
             print(title)
         is_here = not missing and not elsewhere and starts_here(job.settings)
-        print_plan(job.settings, is_here=is_here)
+        total_s += print_plan(job.settings, is_here=is_here)
+    if len(jobs) > 1:
+        print(f"all {len(jobs)} jobs: {_estimated(jobs[0].settings)} {about_duration(total_s)}")
     skipped = skipped_text([next(iter(missing), None) for missing in reasons])
     if skipped is None:
         return 0
@@ -72,9 +75,9 @@ def print_plans(jobs: Sequence[Job], elsewhere: bool = False, needs_all: bool = 
     return ConfigError.exit_status
 
 
-def print_plan(settings: Settings, ranks: int = 2, is_here: bool = True) -> None:
-    """The cases of a job. `ranks` replaces a layout that is left open. The memory of another
-    machine is not known, so that no size is skipped for it."""
+def print_plan(settings: Settings, ranks: int = 2, is_here: bool = True) -> float:
+    """The cases of a job; returns an estimate of its seconds. `ranks` replaces a layout that is
+    left open. The memory of another machine is not known, so that no size is skipped for it."""
     facts = facts_here()
     notes = []
     if not is_here and settings.sizes_to_memory:
@@ -83,7 +86,9 @@ def print_plan(settings: Settings, ranks: int = 2, is_here: bool = True) -> None
         facts = replace(facts, memory_bytes=sys.maxsize)
         notes = ["memory is not checked: it is that of another machine"]
     settings, world = _world_here(settings, ranks)
-    print(_plan_text(settings, plan_outline(settings, world, facts), notes))
+    outline = plan_outline(settings, world, facts)
+    print(_plan_text(settings, outline, notes))
+    return sum(group.cases * duration_s(settings, group.planned) for group in outline)
 
 
 @dataclass(frozen=True)

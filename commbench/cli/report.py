@@ -13,7 +13,7 @@ from commbench.report.distributions import RawData, read_raw_data
 from commbench.report.features import report_options
 from commbench.report.numbers import number_sections
 from commbench.report.section import Section, report_text
-from commbench.report.sections import sections
+from commbench.report.sections import ANSWERS, sections
 from commbench.report.side_by_side import belong_together, side_by_side
 from commbench.report.summary import Summary, read_results
 from commbench.results.load import load_run
@@ -77,7 +77,10 @@ def report(words: list[str]) -> int:
         write_file(f"--{form}", name, _content(form, summary, listed))
     if options.markdown:
         sized = number_sections(summary.combined) if options.benchmark is not None else ()
-        shown = [*listed[0].headline, *chain.from_iterable(each.tables for each in sized)]
+        shown = [
+            *chain.from_iterable(each.headline for each in listed),
+            *chain.from_iterable(each.tables for each in sized),
+        ]
         notes = filter(None, (summary.scope(), summary.interval_note()))
         print("\n\n".join([*(table.markdown for table in shown), *notes]))
         return 0
@@ -86,7 +89,8 @@ def report(words: list[str]) -> int:
         sys.stdout.write(report_text(listed[:1], options.top, terminal))
         print("\n".join(f"{FORMS[form]}: {name}" for form, name in files.items()))
         return 0
-    if not asked and len({row.backend for row in results.rows}) == 1:
+    is_verdict_first = listed[0].title != ANSWERS
+    if not asked and not is_verdict_first and len({row.backend for row in results.rows}) == 1:
         folders = results.folders.values()
         sys.stdout.write(_own_tables(folders, options.benchmark, terminal))
     sys.stdout.write(report_text(asked or listed, options.top, terminal))

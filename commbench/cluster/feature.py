@@ -19,4 +19,4 @@ def _sections(summary: Summary) -> Sequence[Section]:
     return () if acceptance is None else (acceptance_section(acceptance),)
 
 
-FEATURE = Feature(sections={"answers": _sections})
+FEATURE = Feature(sections={"verdict": _sections})

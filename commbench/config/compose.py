@@ -25,7 +25,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from omegaconf.resolvers import oc
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from commbench.core.annexes import feature_packages
+from commbench.core.annexes import INSTALL_REPLAY, parts
 from commbench.core.errors import ConfigError, no_permission
 from commbench.core.secrets import is_secret
 from commbench.core.states import STAGES
@@ -53,12 +53,12 @@ MODEL = "backend.model."  # keys of a planted machine, which is no variable of a
 EXPERIMENT = "experiment="
 SOAK = "timing=soak"
 SOAK_KEYS = ("timing.duration_s", "timing.interval_s")  # only this timing has them
-# formats that are made of stored results
-OTHER_WRITERS = {
-    "csv": "commbench export RUN prints it; ",
-    "json": "jsonl is a row a line, run.json has the record of the run; ",
-    "xml": "writer=junit writes junit.xml; ",
-    "html": "commbench report RUN --html FILE writes it; ",
+ELSEWHERE = {
+    "writer=csv": "commbench export RUN prints it; ",
+    "writer=json": "jsonl is a row a line, run.json has the record of the run; ",
+    "writer=xml": "writer=junit writes junit.xml; ",
+    "writer=html": "commbench report RUN --html FILE writes it; ",
+    "benchmark=replay": f"commbench-replay has it: {INSTALL_REPLAY}; ",
 }
 STAGE_ORDER = (NO_STAGE, *STAGES)
 
@@ -74,10 +74,10 @@ def working_folder() -> Path:
 
 
 class FeatureFiles(SearchPathPlugin):
-    """Experiments lie with their features."""
+    """Experiments and operations lie with their features."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        for package in feature_packages():
+        for package in parts():
             search_path.append("commbench", f"pkg://{package}")
 
 
@@ -276,9 +276,9 @@ class ConfigComposer:
                 for choice in _choices(override):
                     if choice not in known:
                         seen = "null" if choice is None else choice
-                        hint = OTHER_WRITERS.get(seen, "") if name == "writer" else ""
+                        hint = ELSEWHERE.get(f"{name}={seen}") or did_you_mean(seen, known)
                         raise ConfigError(
-                            f"{name}={seen} is unknown; {hint or did_you_mean(seen, known)}allowed:"
+                            f"{name}={seen} is unknown; {hint}allowed:"
                             f" {', '.join(known) or 'none yet'}"
                         )
 

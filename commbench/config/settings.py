@@ -15,19 +15,18 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from commbench.benchmarks.each_node import REFUSED_AXES
-from commbench.benchmarks.traffic import parse_traffic
-from commbench.core.annexes import needed_annex
+from commbench.core.annexes import FEATURES, needed_annex, part_modules
 from commbench.core.case import Benchmark
 from commbench.core.errors import ConfigError
 from commbench.core.group_operations import DEFAULT_GROUPS, parse_group_operations
 from commbench.core.layout import Layout
-from commbench.core.overlap import compute_time_ns
 from commbench.core.payload import dtype
 from commbench.core.protocols import Backend, Launcher
 from commbench.core.secrets import recorded
 from commbench.core.states import Stage
 from commbench.core.terminal import one_line
 from commbench.core.variables import (
+    BY_NAME,
     TABLE,
     Binding,
     Cache,
@@ -37,6 +36,7 @@ from commbench.core.variables import (
     Schedule,
     Staging,
     Sync,
+    Variable,
 )
 from commbench.hardware.network import check_interface, told_rates
 from commbench.results.writer import Writer
@@ -265,7 +265,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         raise ConfigError(
             f"timing={timing} is not a commbench.config.settings.Timing; derive it from that class"
         )
-    return Settings(
+    settings = Settings(
         backend=backend,
         benchmarks=benchmarks,
         timing=timing,
@@ -292,10 +292,11 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         label=read("label") or "",
         output=read("output") or "results",
     )
+    for module in part_modules("measuring"):
+        module.MEASURING.check(settings)
+    return settings
 
 
-# values of keys that are null in a case
-DEFAULT_WORDS = {"overlap": "none", "splits": "recorded"}
 OWN_FIELDS = {field.name for field in fields(Settings)}
 # the variables of Settings.axes
 AXIS_KEYS = tuple(
@@ -330,17 +331,27 @@ def _check_nodes(read: Callable[[str], Any], benchmarks: Sequence[Benchmark]) ->
 def _axis_values(read: Callable[[str], Any], name: str, device: Device) -> tuple[Any, ...]:
     """The values of an axis; one for a key that takes no list. Raises ConfigError."""
     values = read(name)
+    if not isinstance(values, tuple):
+        values = (values,)
+    known = BY_NAME[name]
+    values = tuple(None if value == known.null else value for value in values)
     if name == "timer":
         return _timers(values, device)
-    if name in DEFAULT_WORDS:
-        return tuple(None if value == DEFAULT_WORDS[name] else value for value in values)
-    if name == "compute":
-        compute_time_ns(values)
+    if known.feature is not None:
+        return _values_of_feature(known, known.feature, values)
     if name == "groups":
         return tuple(parse_group_operations(text or DEFAULT_GROUPS).text for text in values)
-    if name == "traffic":
-        return tuple(parse_traffic(text or "").text for text in values)
-    return values if isinstance(values, tuple) else (values,)
+    return values
+
+
+def _values_of_feature(known: Variable, feature: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """As the feature reads those that are given. Raises ConfigError, also where it is not there."""
+    given = [value for value in values if value is not None]
+    if not given:
+        return values
+    module = needed_annex(f"{FEATURES}.{feature}.measuring", f"{known.name}={given[0]}")
+    value_of = module.MEASURING.values.get(known.name, lambda value: value)
+    return tuple(None if value is None else value_of(value) for value in values)
 
 
 def _timers(timers: Sequence[str], device: Device) -> tuple[str, ...]:
@@ -403,8 +414,10 @@ def _checked_search(
         raise ConfigError("pairs=search takes one layout; run it once for each")
     if read("schedule") != "rounds":
         raise ConfigError("pairs=search times many pairs at once; it needs schedule=rounds")
-    if set(read("overlap")) != {"none"}:
-        raise ConfigError("pairs=search times messages alone; use overlap=none")
+    for each in TABLE:
+        is_beside = each.feature is not None and each.applies_to == "all"
+        if is_beside and each.null and set(read(each.name)) != {each.null}:
+            raise ConfigError(f"pairs=search times messages alone; use {each.name}={each.null}")
     return search
 
 

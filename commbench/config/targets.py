@@ -21,8 +21,8 @@ from commbench.core.terminal import first_line
 from commbench.results.writer import Writer
 
 OWN_TARGETS = {  # group -> prefixes of the targets that need no permission
-    "backend": ("commbench.backends.",),
-    "benchmark": ("commbench.benchmarks.", "commbench.replay."),
+    "backend": ("commbench.backends.", "commbench.features."),
+    "benchmark": ("commbench.benchmarks.", "commbench.features.", "commbench_replay."),
     "writer": ("commbench.results.", "commbench.report."),
     "launcher": ("commbench.runtime.launchers.",),
     "timing": ("commbench.config.settings.Timing",),

@@ -1,15 +1,20 @@
-"""Parts of commbench that can be deleted. They are imported by name, so nothing depends on them."""
+"""Parts of commbench that can be left out. They are imported by name, and nothing depends on
+them."""
 
 from __future__ import annotations
 
+import functools
 import pkgutil
 from importlib import import_module
+from itertools import accumulate
 from typing import Any
 
 from .errors import ConfigError
 
-ANNEXES = ("commbench.cluster", "commbench.replay")
 FEATURES = "commbench.features"
+REPLAY = "commbench_replay"  # a distribution of its own
+INSTALL_REPLAY = "pip install . ./replay in a clone of commbench"
+ANNEXES = ("commbench.cluster", REPLAY)
 
 
 def annex(module: str) -> Any | None:
@@ -26,14 +31,22 @@ def needed_annex(module: str, user: str) -> Any:
     """The module, which `user` needs; raises ConfigError where its annex is not there."""
     found = annex(module)
     if found is None:
-        depth = 3 if module.startswith(FEATURES) else 2
-        package = ".".join(module.split(".")[:depth])
-        raise ConfigError(f"{user} needs {package}, which is not there")
+        packages = accumulate(module.split("."), "{}.{}".format)
+        missing = next(package for package in packages if annex(package) is None)
+        install = f": {INSTALL_REPLAY}" if missing == REPLAY else ""
+        raise ConfigError(f"{user} needs {missing}, which is not there{install}")
     return found
 
 
-def feature_packages() -> list[str]:
-    """The folders of `features` that are there."""
+def parts() -> list[str]:
+    """The annexes, and the folders of `features`, that are there."""
     folder = annex(FEATURES)
     found = () if folder is None else pkgutil.iter_modules(folder.__path__)
-    return [f"{FEATURES}.{each.name}" for each in found]
+    return [*filter(annex, ANNEXES), *(f"{FEATURES}.{each.name}" for each in found)]
+
+
+@functools.cache
+def part_modules(name: str) -> tuple[Any, ...]:
+    """The modules of this name, of the parts that are there and have one."""
+    modules = (annex(f"{part}.{name}") for part in parts())
+    return tuple(module for module in modules if module is not None)

@@ -13,10 +13,9 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .overlap import overlapped
 from .program import BufferSpec, Group, Pattern, Program, Send, Start, Step, WaitAll
 from .states import Headline
-from .variables import Cache, Case, Timed
+from .variables import Cache, Case
 
 
 @dataclass(frozen=True)
@@ -100,14 +99,6 @@ def version_of(library: str | None) -> str | None:
     return match[1].rstrip(",;)") if match else None
 
 
-TIMED_TEXTS: Mapping[Timed, str] = {
-    "communication": "operation alone",
-    "compute": "computation alone",
-    "compute_beside": "computation beside the operation",
-    "together": "operation and computation until the end of both",
-}
-
-
 @dataclass(frozen=True)
 class Shape:
     """How a sample becomes a number.
@@ -116,7 +107,7 @@ class Shape:
     operation. bytes_per_sample: payload that one sample moves, of all ranks whose clocks count.
     headline: whose clock counts; of `ranks` only, where they are given. median_of: what the time
     per operation is, in words. single: whether a sample is one such operation, so that percentiles
-    of samples are those of operations.
+    of samples are those of operations. rated: whether its inverse is a rate of messages.
     """
 
     operations_per_sample: int
@@ -124,6 +115,7 @@ class Shape:
     headline: Headline
     median_of: str = "operation"
     single: bool = True
+    rated: bool = True
     ranks: tuple[int, ...] | None = None
 
 
@@ -133,12 +125,14 @@ class Benchmark(Protocol):
 
     name: ClassVar[str]
     # its variables, of pair (one at a time), pairs (all at once), window, buffers, in_place,
-    # reduction, root, staging, traffic
+    # reduction, payload, root, staging, traffic
     axes: ClassVar[tuple[str, ...]]
     cache: ClassVar[Cache]  # the default: warm or rotate
     min_ranks: ClassVar[int]
     # a sample can't start before the previous one has ended on all ranks that matter
     self_synchronising: ClassVar[bool]
+    # how much a sample computes beside its operation; None until all ranks know it
+    compute_amount: int | None = None
 
     def blocks(self, size: int) -> int:
         """The number of equal blocks that the message is divided into; 0 without a message."""
@@ -175,10 +169,19 @@ class Benchmark(Protocol):
         rank in its pair alone: a plan asks for those of one pair."""
         return self.program(case, rank, size).buffers
 
+    def computed_bytes(self, case: Case) -> int:
+        """The memory of a rank, beside the buffers, that its computation works on."""
+        return 0
+
     def groups(self, case: Case, size: int) -> Sequence[Group]:
         """The groups of ranks that steps of the case name (In). They are opened at the start of the
         run, so a program may name no others."""
         return ()
+
+    def of_row(self) -> Benchmark | None:
+        """The operation of a row, whose ranks are a layout of their own; None where they are ranks
+        of that of the case."""
+        return None
 
     def shape(self, case: Case, size: int) -> Shape: ...
 
@@ -204,8 +207,7 @@ class CaseGroup:
 @dataclass(frozen=True)
 class Planned:
     """A case in its world. `members` are world ranks in the order of the layout's ranks; `skip` is
-    a reason or None. `compute_amount`: of an overlap, see core.overlap.compute_step; None until all
-    ranks know it."""
+    a reason or None."""
 
     order: int
     case: Case
@@ -214,7 +216,6 @@ class Planned:
     pool: int  # copies of the buffers for rotation
     node_bytes: int  # of the fullest node
     skip: str | None
-    compute_amount: int | None = None
 
     @property
     def size(self) -> int:
@@ -237,8 +238,7 @@ class Planned:
         """The program of a rank of the layout. Built once and kept with this object, not with
         copies (`replace`)."""
         if rank not in self._programs:
-            own = self.benchmark.program(self.case, rank, self.size)
-            self._programs[rank] = overlapped(own, self.case, self.compute_amount)
+            self._programs[rank] = self.benchmark.program(self.case, rank, self.size)
         return self._programs[rank]
 
     @cached_property
@@ -252,8 +252,6 @@ class Planned:
 
     def buffers(self, rank: int) -> tuple[BufferSpec, ...]:
         """The buffers of a rank of the layout."""
-        if self.case.timed == "compute":
-            return ()
         return self.benchmark.buffers(self.case, rank, self.size)
 
     @property
@@ -265,18 +263,7 @@ class Planned:
 
     @cached_property
     def shape(self) -> Shape:
-        """That of the benchmark; in an overlap whole samples are timed, and only communication
-        alone has a rate."""
-        shape = self.benchmark.shape(self.case, self.size)
-        timed = self.case.timed
-        if timed is None:
-            return shape
-        return Shape(
-            operations_per_sample=1,
-            bytes_per_sample=shape.bytes_per_sample if timed == "communication" else 0,
-            headline=shape.headline,
-            median_of=TIMED_TEXTS[timed],
-        )
+        return self.benchmark.shape(self.case, self.size)
 
     @cached_property
     def operation(self) -> type[Step] | None:

@@ -42,9 +42,10 @@ class DType:
     floating: bool
 
     def encode(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Numbers as elements of this type; exact for the integers of a program.Pattern."""
+        """Numbers as elements of this type, rounded to nearest even."""
         if self.name == "bfloat16":
-            return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+            bits = values.astype(np.float32).view(np.uint32)
+            return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
         return values.astype(self.word)
 
     def decode(self, words: NDArray[Any]) -> NDArray[Any]:

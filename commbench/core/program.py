@@ -7,14 +7,14 @@ A Communicator lowers the steps to calls of its library; an engine runs them n t
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .opening import Opening
-from .variables import ReductionName
+from .variables import Engine, ReductionName
 
 MemoryKind = Literal["device", "host", "pinned"]
 DEVICE: MemoryKind = "device"
@@ -182,9 +182,28 @@ class Copy:
     target: View
 
 
+@dataclass(frozen=True)
+class OwnStep:
+    """A step that no backend knows: the benchmark that brings it along has its calls. Only the
+    host's clock times it."""
+
+    def refusal(self, backend: Any) -> str | None:
+        """Why it has no call of this backend; None if it has one."""
+        raise NotImplementedError
+
+    def call(self, communicator: Any, engine: Engine) -> Any:
+        """Its Call or NativeCall (engines/) of this communicator."""
+        raise NotImplementedError
+
+    @property
+    def simulated(self) -> Operation | Compute | In:
+        """What takes as long in a simulated world."""
+        raise NotImplementedError
+
+
 Operation = (
     Message | Barrier | AllReduce | Broadcast | Reduce | AllGather | Gather | Scatter
-    | ReduceScatter | AllToAll | AllToAllV | Copy | Opening
+    | ReduceScatter | AllToAll | AllToAllV | Copy | OwnStep
 )  # fmt: skip
 
 
@@ -288,6 +307,22 @@ def with_operation(step: Step, operation: Operation) -> Step:
     return replace(step, step=operation) if isinstance(step, In) else operation
 
 
+def begun_and_rest(
+    steps: Sequence[Step], request: int = 0
+) -> tuple[tuple[Step, ...], tuple[Step, ...]] | None:
+    """The steps that only begin operations, and those that wait for them; None for a program that
+    waits before it has begun all. `request`: that of a single operation."""
+    if len(steps) == 1:
+        (step,) = steps
+        if isinstance(step, Start | WaitAll | Compute):
+            return None
+        return (Start(step, request),), (WaitAll((request,)),)
+    begun = next((at for at, step in enumerate(steps) if not isinstance(step, Start)), len(steps))
+    if begun == 0 or not all(isinstance(step, WaitAll) for step in steps[begun : begun + 1]):
+        return None
+    return tuple(steps[:begun]), tuple(steps[begun:])
+
+
 @dataclass(frozen=True)
 class Program:
     """`steps` are timed. Untimed are `reset`, before the ranks meet, `lead` between that and the
@@ -345,6 +380,11 @@ class Program:
                 pending -= set(step.requests)
         return pending
 
+    def own_refusal(self, backend: Any) -> str | None:
+        """Why a step of the benchmark's own has no call of this backend."""
+        own = (step.refusal(backend) for step in self.steps if isinstance(step, OwnStep))
+        return next(filter(None, own), None)
+
     def repeated(self, k: int) -> Program:
         """The program with k samples between two stamps (block_k); only 1 with steps before or
         after them that are not timed."""
@@ -353,11 +393,13 @@ class Program:
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """`count` elements: element i is period[(shift + i) mod PERIOD], a small integer."""
+    """`count` elements: element i is period[(shift + i) mod PERIOD], a small integer or a number of
+    the buffer's type; with a `tolerance` [PERIOD], any number that is no further from it."""
 
     count: int
-    period: NDArray[np.int64]
+    period: NDArray[Any]
     shift: int = 0
+    tolerance: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, eq=False)

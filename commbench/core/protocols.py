@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .case import RankIdentity, World, options_text
 from .layout import Layout
-from .program import BufferSpec, Pattern, Program
+from .program import BufferSpec, Pattern, Program, View
 from .variables import Case, Device, Engine, Ipc, Mode, Registration, Staging
 
 # in Communicator.facts: the ranks in the order in which the library's log numbers them
@@ -38,6 +38,9 @@ class Buffer(Protocol):
     def count_wrong(self, pattern: Pattern, copies: int) -> int:
         """The number of elements, including guard words, that differ from the pattern in the first
         `copies` copies."""
+
+    def read(self, view: View) -> NDArray[Any]:
+        """The elements of a view of the first copy, as the dtype's machine words."""
 
 
 class Runner(Protocol):

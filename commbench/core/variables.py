@@ -35,6 +35,7 @@ Binding = Literal["auto", "core", "numa", "none"]
 Gaps = Literal["none", "sleep", "matmul"]
 Splits = Literal["even", "resampled"]
 Overlap = Literal["sleep", "memory", "matmul"]
+PayloadName = Literal["rounding"]
 Registration = Literal["none", "local", "symmetric"]
 Until = Literal["open", "first_call"]
 Timed = Literal["communication", "compute", "compute_beside", "together"]
@@ -65,12 +66,13 @@ class Variable:
     the field of Variables.
 
     default: left out of case ids, titles and tables; REQUIRED for one that every case has. usual:
-    another value that titles and tables leave out. choices: the values of its key; () for a key
-    without a list of values, None without a key. axis: a list of values makes an axis inside one
-    run. applies_to: `operation` or `backend`, whose `axes` must name it, or `all`. shown: in a
-    run's title where all rows share it, else as a column. bare: a title gives the value without the
-    name. implied_by: the variable that brings it along in a comparison. beside: runs that differ in
-    it are columns of one table.
+    another value that titles and tables leave out. null: the word for None in its key. choices: the
+    values of its key; () for a key without a list of values, None without a key. axis: a list of
+    values makes an axis inside one run. applies_to: `operation` or `backend`, whose `axes` must
+    name it, or `all`. shown: in a run's title where all rows share it, else as a column. bare: a
+    title gives the value without the name. implied_by: the variable that brings it along in a
+    comparison. beside: runs that differ in it are columns of one table. feature: the folder of
+    `features` that its key needs.
     """
 
     meaning: str
@@ -79,6 +81,7 @@ class Variable:
     unit: str = ""
     default: Any = REQUIRED
     usual: Any = None
+    null: str | None = None
     choices: tuple[str, ...] | None = None
     least: int = 0
     most: int = INT64_MAX
@@ -88,6 +91,7 @@ class Variable:
     bare: bool = False
     implied_by: str | None = None
     beside: bool = False
+    feature: str | None = None
 
 
 def variable(meaning: str, **facts: Any) -> Any:
@@ -128,7 +132,6 @@ class Variables:
     node: str | None = variable(
         "node whose ranks run the operation among themselves; several nodes run at once",
         default=None,
-        implied_by="layout",
     )
     root: int | None = variable(
         "root rank of a rooted collective",
@@ -183,12 +186,24 @@ class Variables:
         applies_to="operation",
         bare=True,
     )
+    payload: PayloadName | None = variable(
+        "values that are added: rounding: their sum depends on the order; null: integers, exact in"
+        " every order",
+        default=None,
+        choices=("integers", *get_args(PayloadName)),
+        null="integers",
+        axis=True,
+        applies_to="operation",
+        feature="accuracy",
+    )
     traffic: str | None = variable(
         "who sends how much to whom: a pattern, a model of experts, a file with its digest",
         default=None,
         choices=(),
+        null="uniform",
         axis=True,
         applies_to="operation",
+        feature="traffic",
     )
     workload: str | None = variable(
         "job whose communication is replayed: a generator, or a file's name and digest; with a"
@@ -217,6 +232,7 @@ class Variables:
         " that are not there; null: as recorded, or it is left out",
         default=None,
         choices=("recorded", *get_args(Splits)),
+        null="recorded",
         axis=True,
         applies_to="operation",
     )
@@ -224,17 +240,21 @@ class Variables:
         "what the ranks compute while the operation goes on: sleep, memory (copies), matmul",
         default=None,
         choices=("none", *get_args(Overlap)),
+        null="none",
         axis=True,
+        feature="overlap",
     )
     compute: str | None = variable(
         "time of that computation alone, as 100us; null: about that of the communication alone",
         default=None,
         choices=(),
+        feature="overlap",
     )
     timed: Timed | None = variable(
         "of an overlap: communication, compute (each alone), compute_beside (the computation, while"
         " the operation goes on), together (until both have ended)",
         default=None,
+        feature="overlap",
     )
     groups: str | None = variable(
         "operations that groups of ranks run at once; [ ] around the one whose time is taken",

@@ -25,8 +25,8 @@ from commbench.core.program import (
     Barrier,
     Compute,
     Copy,
-    Group,
     Message,
+    OwnStep,
     Program,
     Reduce,
     ReduceScatter,
@@ -37,7 +37,7 @@ from commbench.core.program import (
     group_of,
     operation_of,
 )
-from commbench.core.variables import ReductionName, Sync
+from commbench.core.variables import Engine, Mode, ReductionName, Sync
 
 now_ns = time.perf_counter_ns  # CLOCK_MONOTONIC on Linux: the same clock the native engine reads
 
@@ -149,10 +149,10 @@ class GroupLowering(Protocol[Lowers]):
     def within(self, communicator: Any) -> GroupLowering[Lowers]: ...
 
 
-def in_groups(lowering: GroupLowering[T], groups: Mapping[Group, Any]) -> Callable[[Step], T]:
-    """Lower the steps of each group to calls of its communicator. Raises Unsupported for a group
-    that is not open."""
-    inner = {group: lowering.within(communicator) for group, communicator in groups.items()}
+def in_groups(lowering: GroupLowering[T], communicator: Any, mode: Mode) -> Callable[[Step], T]:
+    """Lower the steps of each group to calls of its communicator, and those of a benchmark's own to
+    calls of this one. Raises Unsupported for a group that is not open."""
+    inner = {group: lowering.within(opened) for group, opened in mode.groups.items()}
 
     def call(step: Step) -> T:
         group = group_of(step)
@@ -164,6 +164,18 @@ def in_groups(lowering: GroupLowering[T], groups: Mapping[Group, Any]) -> Callab
         started = Start(operation, step.request) if isinstance(step, Start) else operation
         return inner[group].call(started)
 
+    return with_own_steps(call, communicator, mode.engine)
+
+
+def with_own_steps(
+    lower: Callable[[Step], T], communicator: Any, engine: Engine
+) -> Callable[[Step], T]:
+    """Lower the steps that a benchmark brings along to its own calls, and all others as before."""
+
+    def call(step: Step) -> T:
+        own: T = step.call(communicator, engine) if isinstance(step, OwnStep) else lower(step)
+        return own
+
     return call
 
 
@@ -174,10 +186,9 @@ def displacements(counts: Sequence[int]) -> list[int]:
 
 def has_collectives(program: Program) -> bool:
     """Whether a backend of messages and barriers only can't lower the program."""
+    others = Message | WaitAll | Barrier | Copy | Compute | OwnStep
     operations = map(operation_of, program.from_lead)
-    return bool(program.groups) or not all(
-        isinstance(step, Message | WaitAll | Barrier | Copy | Compute) for step in operations
-    )
+    return bool(program.groups) or not all(isinstance(step, others) for step in operations)
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,10 @@ _MERGED = re.compile(r"NET/IB : Made virtual device \[(\d{1,4})\] name=(\S+\+\S+
 _NUMBERED = re.compile(r"(?:(\w{1,40}): )?(\d{1,18}) Bytes -> Algo (\d) proto [0-2] time")
 _NAMED = re.compile(r"(\w{1,40}): (\d{1,18}) Bytes -> Algo ([A-Za-z]\w{0,40}) proto \w{1,40}")
 _SYMMETRIC = re.compile(r"(\w{1,40}) \[Symmetric\]: (\d{1,18}) Bytes -> Kernel (\w{1,80})")
+# 2.29 and newer, with the settings that decide
+_NO_WINDOWS = re.compile(r"Symmetric memory is not supported\. (\S.{0,200})")
+# with NCCL_DEBUG_SUBSYS=REG
+_REGISTERED = re.compile(r"register comm \S+ buffer ")
 _COPIES = re.compile(r"(\w{1,40}) \[(Copy Engine|Hierarchical CE)\]: (\d{1,18}) Bytes -> ")
 
 
@@ -91,7 +95,8 @@ class Transport:
     `kinds` are sorted names such as P2P/IPC, NET/IB/GDRDMA. `devices` has the ports of each device
     of a network (IB, Socket) by its number; a merged one has several. `net_devices` are those by
     which a rank of this log reaches another one, by (rank, other rank). `multicast` is whether
-    NVLink SHARP is available, `nvls_channels` the number of channels that use it.
+    NVLink SHARP is available, `nvls_channels` the number of channels that use it. `no_windows`: why
+    there is no symmetric memory; `registered`: whether a buffer was registered.
     """
 
     version: str | None = None
@@ -107,6 +112,8 @@ class Transport:
     multicast: bool | None = None
     nvls_channels: int | None = None
     algorithms: tuple[Chosen, ...] = ()
+    no_windows: str | None = None
+    registered: bool = False
 
     @property
     def interfaces(self) -> Ports:
@@ -183,6 +190,8 @@ def parse_log(text: str) -> Transport:
         multicast=all(multicast) if multicast else None,
         nvls_channels=max((int(match[1]) for match in matches(_CHANNELS)), default=None),
         algorithms=tuple(dict.fromkeys(chosen)),
+        no_windows=next((fact_text(match[1]).strip() for match in matches(_NO_WINDOWS)), None),
+        registered=any(matches(_REGISTERED)),
     )
 
 

@@ -4,7 +4,7 @@ copies."""
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -14,21 +14,15 @@ from numpy.typing import NDArray
 
 from commbench.core.case import Planned
 from commbench.core.errors import Unsupported
-from commbench.core.overlap import compute_step
 from commbench.core.program import AllReduce, BufferSpec, Copy, Program, View
 from commbench.core.protocols import Communicator, Runner
-from commbench.core.variables import Mode, Overlap, TimerName
+from commbench.core.variables import Mode, TimerName
 from commbench.engines.lowered import Lowered, PythonRunner, now_ns
 from commbench.hardware import nvml
 from commbench.stats.series import Series
 
-from .compute_amounts import unit_name
-
 CALL_REPETITIONS = 200
 COPY_REPETITIONS = 20
-COMPUTE_REPETITIONS = 5
-NS_S = 1e-9
-CALIBRATED_AMOUNTS: Mapping[Overlap, int] = {"sleep": 1_000_000, "memory": 2**25, "matmul": 500}
 EMPTY_REPETITIONS = 20_000
 COPIES_PER_SAMPLE = 8  # so that waiting for them does not affect the rate
 COPY_BYTES = 256 * 2**20  # beyond any GPU's cache
@@ -55,8 +49,7 @@ def empty_samples_s(engines: Collection[str]) -> dict[str, float]:
 
         runners["native"] = NativeRunner(nothing, 1, None)
     return {
-        name: _median_elapsed_s(runners[name](EMPTY_REPETITIONS))
-        for name in {*engines} & {*runners}
+        name: median_elapsed_s(runners[name](EMPTY_REPETITIONS)) for name in {*engines} & {*runners}
     }
 
 
@@ -97,33 +90,8 @@ def call_overheads_s(communicator: Communicator, cases: Iterable[Planned]) -> di
             runner = communicator.prepare(
                 {0: program}, buffers, replace(mode, sync="none", timer=timer)
             )
-            overheads[engine] = _median_elapsed_s(runner(CALL_REPETITIONS))
+            overheads[engine] = median_elapsed_s(runner(CALL_REPETITIONS))
     return overheads
-
-
-def compute_units_s(communicator: Communicator, cases: Iterable[Planned]) -> dict[str, float]:
-    """Seconds of a unit of each computation of the cases, by `unit_name`: of 1 ns of sleep, a byte
-    to copy, a matrix to multiply. Without one that the backend refuses."""
-    units = dict[str, float]()
-    wanted = {
-        (planned.case.engine, planned.case.overlap): planned.case.mode
-        for planned in cases
-        if planned.case.overlap is not None and not planned.skip
-    }
-    for (engine, kind), mode in wanted.items():
-        assert kind is not None
-        if kind == "sleep" and mode.device == "cpu":
-            units[unit_name(engine, kind)] = NS_S
-            continue
-        amount = CALIBRATED_AMOUNTS[kind]
-        program = Program(steps=(compute_step(kind, amount),))
-        timer: TimerName = "host" if mode.device == "cpu" else "host_sync"
-        plain = replace(mode, sync="none", timer=timer, staging="none")
-        with suppress(Unsupported, MemoryError):
-            runner = communicator.prepare({0: program}, {0: {}}, plain)
-            runner(1)
-            units[unit_name(engine, kind)] = _median_elapsed_s(runner(COMPUTE_REPETITIONS)) / amount
-    return units
 
 
 def copy_gb_per_s(communicator: Communicator, cases: Iterable[Planned]) -> float | None:
@@ -148,7 +116,7 @@ def _copy_gb_per_s(communicator: Communicator, mode: Mode, copy_bytes: int) -> f
     buffers = {0: {spec.name: communicator.allocate(spec, 1) for spec in specs}}
     runner = communicator.prepare({0: program}, buffers, mode)
     runner(1)
-    return COPIES_PER_SAMPLE * copy_bytes / _median_elapsed_s(runner(COPY_REPETITIONS)) / 1e9
+    return COPIES_PER_SAMPLE * copy_bytes / median_elapsed_s(runner(COPY_REPETITIONS)) / 1e9
 
 
 def core_copy_gb_per_s(cache_bytes: int) -> float | None:
@@ -173,5 +141,5 @@ def copy_times(target: NDArray[np.uint8], source: NDArray[np.uint8], copies: int
     return np.diff(np.array(stamps)) * 1e-9
 
 
-def _median_elapsed_s(stamps: NDArray[np.int64]) -> float:
+def median_elapsed_s(stamps: NDArray[np.int64]) -> float:
     return float(np.median(stamps[0, :, 1] - stamps[0, :, 0])) * 1e-9

@@ -20,6 +20,7 @@ from commbench.core.protocols import Runner
 
 from .blocks import Blocks
 from .counters import CounterReader
+from .features import features
 from .samples import Counts, Failure, Outcome, Refused, Samples
 from .soak import Soak
 from .strategies import ByStopRule, TimingStrategy
@@ -53,6 +54,7 @@ class CaseVisit:
         self._check_s = 0.0  # that the last check of the payload took
         self._warmup_s = 0.0
         self._steady = True  # whether the warm-up ended before its limit; on rank 0
+        self._findings: dict[str, Any] = {}  # of features, on rank 0
 
     def measure(self) -> Outcome:
         """Measure; returns the samples on rank 0, and ones without blocks on the other ranks."""
@@ -89,6 +91,8 @@ class CaseVisit:
             self._check_with_payload()
         if self._profile is not None and self.setup.number == 1:
             self._record_profile(self._profile)
+        if self.setup.number == 1:
+            self._probe()
         self._collector.close()
         return self._samples(stop_reason)
 
@@ -291,6 +295,17 @@ class CaseVisit:
             self._repeat(runner, 1, "check", lambda: None)
         self._check("end")
 
+    # ------------------------------------------------------------ probes
+
+    def _probe(self) -> None:
+        """Find out what features ask, in further calls on buffers of their own."""
+        self._payload.clear()
+        for feature in features():
+            self._findings |= feature.probe(self.setup, self._call)
+
+    def _call(self, runner: Runner) -> None:
+        self._repeat(runner, 1, "check", lambda: None)
+
     # ------------------------------------------------------------ the result
 
     def _samples(self, stop_reason: str) -> Samples:
@@ -312,4 +327,5 @@ class CaseVisit:
             steady=self._steady,
             unmeasured_s=self._strategy.unmeasured_s,
             intervals=collector.stream_intervals,
+            findings=self._findings,
         )

@@ -21,13 +21,12 @@ from commbench.stats.series import Z95
 
 from .calibration import (
     call_overheads_s,
-    compute_units_s,
     copy_gb_per_s,
     core_copy_gb_per_s,
     empty_samples_s,
     wake_links,
 )
-from .compute_amounts import UnitSeconds
+from .features import Calibrated, calibrated
 from .plan_facts import PlanFacts
 from .preflight import MEETING_S, uses_shm
 from .transports import LogReader, TransportEvidence, gather_evidence
@@ -50,7 +49,7 @@ class Conditions:
     # where ranks communicate through a /dev/shm that is too small
     small_shm_nodes: frozenset[int] = frozenset()
     core_copy_gb_per_s: float | None = None  # of a copy by one core; None where no case needs it
-    compute_units_s: UnitSeconds = field(default_factory=dict)  # of overlaps
+    of_features: Calibrated = field(default_factory=dict)
     z: float = Z95  # the normal quantile of the wanted level of intervals
 
 
@@ -102,7 +101,7 @@ class ConditionsReader:
         engines = {planned.case.engine for planned in cases if not planned.skip}
         if "native" in engines and not self._world.is_hosted:
             self._load_native_engine()
-        units_s = {} if single is None else compute_units_s(single, cases)
+        of_features = {} if single is None else calibrated(single, cases)
         if single is not None and not self._world.is_hosted:
             empty_s = empty_samples_s(engines)
             overhead_s = call_overheads_s(single, cases)
@@ -124,7 +123,7 @@ class ConditionsReader:
             joins_messages=self._settings.backend.joins_messages,
             hosts=tuple(str(node.get("host.hostname", "?")) for node in nodes),
             core_copy_gb_per_s=core_copy,
-            compute_units_s=units_s,
+            of_features=of_features,
             z=self._settings.timing.z,
         )
 

@@ -30,14 +30,13 @@ from commbench.core.layout import (
     pairs_text,
     rounds,
 )
-from commbench.core.overlap import overlap_cases, overlap_refusal, overlapped
 from commbench.core.payload import dtype
 from commbench.core.program import DEVICE, BufferSpec, Program
 from commbench.core.units import about_bytes
 from commbench.core.variables import BY_NAME, NO_DTYPE, Case, Schedule, Staging, Sync, TimerName
-from commbench.engines.compute import STREAM_BYTES
 from commbench.results.columns import grouped
 
+from .features import around, cases_of, deciding_on
 from .further_rounds import pair_search
 from .plan_facts import PlanFacts
 from .time_limits import BATCH_K
@@ -62,8 +61,8 @@ def plan(settings: Settings, world: World, facts: PlanFacts) -> tuple[Planned, .
     ]
     unique = _unique(cases, settings)
     random.Random(f"{settings.seed}/{settings.trial}").shuffle(unique)
-    # how much is computed follows from the time of the communication alone
-    unique.sort(key=lambda planned: planned.case.overlap is not None)
+    # what is decided for them follows from the times of others
+    unique.sort(key=lambda planned: deciding_on(planned.case) is not None)
     return tuple(replace(planned, order=order) for order, planned in enumerate(unique))
 
 
@@ -247,7 +246,7 @@ class _Planner:
                 **axes | {"window": _window(axes["window"], message_bytes, axes["buffers"])},
             )
             variants = benchmark.variants(case, self.place.layout.size)
-            for each in itertools.chain.from_iterable(map(overlap_cases, variants)):
+            for each in itertools.chain.from_iterable(map(cases_of, variants)):
                 on_host = settings.device == "cpu"
                 yield each if on_host else replace(each, staging=self._staging(each))
 
@@ -264,28 +263,32 @@ class _Planner:
         """The program of the first rank of a case, or of one that differs in its pair only: of
         thousands of ranks with pairs there are millions."""
         if not case.pairs:
-            return overlapped(self._plain_program(case), case, None)
+            return self._program_of(case, 0)
         rank, peer = case.pairs[0]
         key = (replace(case, pair=None), rank == peer)
         if key not in self._paired_programs:
-            self._paired_programs[key] = overlapped(self._plain_program(case), case, None)
+            self._paired_programs[key] = self._program_of(case, rank)
         return self._paired_programs[key]
 
-    def _plain_program(self, case: Case) -> Program:
-        """That of the benchmark, without a computation."""
-        rank = case.pairs[0][0] if case.pairs else 0
-        return self.benchmark.program(case, rank, self.place.layout.size)
+    def _program_of(self, case: Case, rank: int) -> Program:
+        benchmark = around(self.benchmark, case, self.settings.backend)
+        return benchmark.program(case, rank, self.place.layout.size)
 
     def planned(self, case: Case) -> Planned:
         settings = self.settings
         place = self.place
-        reason = place.misfit or _impossible(settings, place.layout, self.benchmark, case)
-        if reason is None and case.timed is not None:
-            is_joined = settings.backend.joins_messages
-            reason = overlap_refusal(self._plain_program(case), case, is_joined)
-        reason = reason or settings.backend.supports(case, place.layout.size, self._program(case))
-        planned = Planned(0, case, self.benchmark, place.members, 1, 0, reason)
+        benchmark = around(self.benchmark, case, settings.backend)
+        reason = place.misfit or _impossible(settings, place.layout, benchmark, case)
+        reason = reason or self._unsupported(case)
+        planned = Planned(0, case, benchmark, place.members, 1, 0, reason)
         return planned if reason else self._with_memory(planned)
+
+    def _unsupported(self, case: Case) -> str | None:
+        backend = self.settings.backend
+        program = self._program(case)
+        return program.own_refusal(backend) or backend.supports(
+            case, self.place.layout.size, program
+        )
 
     def _with_memory(self, planned: Planned) -> Planned:
         """The case with its copies and its memory, and the reason where that is too much."""
@@ -296,7 +299,7 @@ class _Planner:
         # by identity: thousands of ranks with pairs share two objects
         kinds = {id(own): own for own in specs.values()}
         pool = _pool(case, kinds.values(), facts)
-        computed_bytes = 2 * STREAM_BYTES if case.overlap == "memory" else 0
+        computed_bytes = planned.benchmark.computed_bytes(case)
         bytes_of = {
             kind: computed_bytes + sum(_host_bytes(case, spec, pool) for spec in own)
             for kind, own in kinds.items()

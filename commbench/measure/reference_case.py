@@ -13,6 +13,7 @@ from commbench.benchmarks.p2p_latency import P2PLatency
 from commbench.config.settings import Settings, Timing
 from commbench.core.case import Benchmark, CaseGroup, World
 from commbench.core.protocols import Communicator, Control
+from commbench.core.variables import BY_NAME
 from commbench.runtime.heartbeat import Progress
 from commbench.stats.series import Series, median_interval
 
@@ -70,8 +71,10 @@ class ReferenceCase:
             sizes_to_memory=False,
             pairs=((0, 1),),
             schedule="serial",
-            axes={name: values[:1] for name, values in settings.axes.items()}
-            | {"overlap": (None,)},
+            axes={
+                name: (None,) if BY_NAME[name].feature else values[:1]
+                for name, values in settings.axes.items()
+            },
         )
         (planned,) = plan(self._settings, world, facts)
         self._planned = None if planned.skip else planned

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.benchmarks.each_node import OnEachNode
 from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import Planned
 from commbench.core.variables import Case
@@ -56,16 +55,19 @@ def single_cases(planned: Planned) -> list[Planned]:
     cases = planned.case.single_cases
     if len(cases) == 1:
         return [planned]
-    if isinstance(planned.benchmark, OnEachNode):
-        return [_of_one_node(planned, planned.benchmark, case) for case in cases]
-    return [replace(planned, case=case) for case in cases]
+    benchmark = planned.benchmark.of_row()
+    if benchmark is None:
+        return [replace(planned, case=case) for case in cases]
+    return [
+        replace(planned, case=case, benchmark=benchmark, members=_members(planned, case))
+        for case in cases
+    ]
 
 
-def _of_one_node(planned: Planned, benchmark: OnEachNode, case: Case) -> Planned:
-    """The operation among the ranks of one node, as if they were a layout of their own."""
-    ranks = benchmark.active(case, planned.size)
-    members = tuple(planned.members[rank] for rank in ranks)
-    return replace(planned, case=case, benchmark=benchmark.inner, members=members)
+def _members(planned: Planned, case: Case) -> tuple[int, ...]:
+    """Of the ranks of one row."""
+    ranks = planned.benchmark.active(case, planned.size)
+    return tuple(planned.members[rank] for rank in ranks)
 
 
 def case_rows(planned: Planned) -> list[CaseRow]:

@@ -26,6 +26,7 @@ from commbench.stats.series import Modes, summarise, tukey_outliers
 from commbench.stats.thresholds import WAITED_SHARE
 
 from .conditions import Conditions, fits_in_cache
+from .features import found_columns
 from .samples import Failure, Refused, Wrong
 from .traffic_columns import traffic_columns
 from .visits import CaseRecord, Visit, changes, estimate, modes_of, spread
@@ -141,6 +142,10 @@ class RowFacts:
         return f"messages take {self.base['transport']}, but {expected}"
 
     @cached_property
+    def unregistered(self) -> str | None:
+        return self.conditions.evidence.unregistered(self.planned)
+
+    @cached_property
     def operation(self) -> dict[str, Any]:
         """The columns of what a sample of the operation is, and what it costs to time and to call
         it."""
@@ -183,6 +188,7 @@ class RowFacts:
             ),
             "in_cache": case.cache == "rotate" and self.is_in_cache,
             "fallback": self.network_problem is not None or is_shm_small,
+            "unregistered": self.unregistered is not None,
             # an exchange shares the buffer that it sends, and receives into its own
             "unchecked": has_one_buffer or (self.rewrites and not is_shared),
         }
@@ -229,9 +235,16 @@ def _numbers(facts: RowFacts, record: CaseRecord) -> dict[str, Any]:
         | rates
         | visit_columns(facts, visits)
         | operation_columns(facts, visits)
+        | found_columns([visit.findings for visit in visits])
     )
     impossible = impossible_reason(facts.planned, rates["efficiency"], facts.limit, facts.algorithm)
-    reasons = (impossible, facts.network_problem, *changes(visits), record.broken)
+    reasons = (
+        impossible,
+        facts.network_problem,
+        facts.unregistered,
+        *changes(visits),
+        record.broken,
+    )
     raised = {
         "impossible": impossible is not None,
         **_machine_flags(facts, visits, numbers),
@@ -374,7 +387,7 @@ def rate_columns(facts: RowFacts, median: Interval) -> dict[str, Any]:
         "limit_name": None if limit is None else limit.name,
         "limit_kind": None if limit is None else limit.kind,
         "efficiency": None if busbw is None or limit is None else busbw / limit.gb_per_s,
-        "message_rate_per_s": 1 / median_s if median_s and not planned.case.timed else None,
+        "message_rate_per_s": 1 / median_s if median_s and planned.shape.rated else None,
     }
 
 

@@ -4,8 +4,8 @@ counters."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import get_args
+from dataclasses import dataclass, field
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -57,7 +57,7 @@ class Samples:
     `series` holds the seconds of each sample by the headline rule if the blocks don't: a soak saves
     and drops its blocks, a large world keeps only a part of them. `repetitions` is then the number
     of all samples. `spent_s` is the time in measured blocks. `unmeasured_s` is for a soak,
-    `intervals` for that of a stream (StreamIntervals.table).
+    `intervals` for that of a stream (StreamIntervals.table). `findings`: see measure.features.
     """
 
     ranks: tuple[int, ...]
@@ -74,6 +74,7 @@ class Samples:
     steady: bool = True
     unmeasured_s: float | None = None
     intervals: NDArray[np.float64] | None = None
+    findings: Mapping[str, Any] = field(default_factory=dict)
 
     def stamps(self, phase: str) -> NDArray[np.int64]:
         """The stamps [ranks, n, 2] of those repetitions of a phase for which all ranks' stamps were

@@ -46,10 +46,10 @@ from commbench.runtime.signals import SIGNAL_STATUS, RunEnder
 from commbench.runtime.start_limit import meetings_end
 
 from .case import CaseVisit
-from .compute_amounts import ComputeAmount, compute_amount
 from .conditions import Conditions, ConditionsReader
 from .early_end import EarlyEnd, VisitInFlight
 from .expectations import Verdict, verdict_on
+from .features import Decision, deciding_on
 from .further_rounds import FurtherRounds, SearchResult, pair_search
 from .plan import duration_s, pass_order, plan
 from .plan_facts import PlanFacts
@@ -290,14 +290,18 @@ class _Session:
         self._progress.enter(f"the start of {case}")
         given_up = self._earlier.given_up(case.case_id)
         reason = given_up or planned.skip or self._end_reason()
-        computed = ComputeAmount()
-        if self._is_rank_0 and reason is None and case.overlap is not None:
-            units_s = self._conditions.compute_units_s
-            computed = compute_amount(planned, self._all_rows(), units_s)
-        decided = [reason or computed.reason, computed.amount]
-        skip, amount = self._control.decide(decided, self._deadline_s, f"start of {case}")
+        deciding = deciding_on(case)
+        decision = Decision()
+        if self._is_rank_0 and reason is None and deciding is not None:
+            of_features = self._conditions.of_features
+            decision = deciding.decision(planned, self._all_rows(), of_features)
+        decided = [reason or decision.reason, decision.value]
+        skip, value = self._control.decide(decided, self._deadline_s, f"start of {case}")
+        benchmark = planned.benchmark
+        if deciding is not None:
+            benchmark = deciding.decided(benchmark, value)
         # a copy: the programs of all ranks are released with it
-        planned = replace(planned, compute_amount=amount)
+        planned = replace(planned, benchmark=benchmark)
         # the ranks that take no part wait for the next case
         self._deadline_s = case_deadline_s(planned, self._settings)
         started = datetime.now(timezone.utc)
@@ -431,8 +435,9 @@ class _Session:
         durations_s = (duration_s(settings, planned) for planned in self._cases)
         run["at_most_s"] = sum(durations_s) / settings.timing.launches
         run["memory"] = {"buffers_bytes": largest_bytes(self._cases, self._world.rank)}
-        calibrated = ("empty_sample_s", "overhead_s", "core_copy_gb_per_s", "compute_units_s")
+        calibrated = ("empty_sample_s", "overhead_s", "core_copy_gb_per_s")
         run["calibration"] = {name: getattr(self._conditions, name) for name in calibrated}
+        run["calibration"] |= self._conditions.of_features
         self._recorder.begin()
         # by now what a case needs is loaded: the engine, pyarrow
         run["memory"]["imports_bytes"] = resident_bytes()

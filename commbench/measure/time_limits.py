@@ -321,13 +321,7 @@ def samples_per_stamp(
     planned: Planned, sample_s: float, least_s: float, most: int = MAX_BLOCK_K
 ) -> int:
     """block_k: several samples between two stamps if there would be less than `least_s` between
-    them, at most `most`.
-
-    In the timers of BATCHED_MODES there are always several. A sample that ends before what it
-    has started is alone between its stamps.
-    """
-    if planned.case.timed == "compute_beside":
-        return 1
+    them, at most `most`. In the timers of BATCHED_MODES there are always several."""
     if planned.case.timer in BATCHED_MODES:
         return max(1, min(BATCH_K, int(BLOCK_S / sample_s))) if sample_s > 0 else BATCH_K
     if planned.shape.headline == "receiver":

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from commbench.benchmarks.traffic import rank_loads
+from commbench.benchmarks.all_to_all_v import rank_loads
 from commbench.core.case import Planned
 
 

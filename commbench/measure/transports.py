@@ -20,6 +20,7 @@ from commbench.hardware.cuda import CUDA_IPC_VALUES, NCCL, cuda_ipc_without_effe
 from commbench.hardware.expected_network import ON_TCP, ExpectedNetwork, expected_network
 from commbench.hardware.link_limits import Limit, interface_limit, together, told_limit
 from commbench.hardware.nccl_log import (
+    ALGORITHMS,
     Chosen,
     Kinds,
     Ports,
@@ -70,6 +71,8 @@ class LogReader:
         # the members of communicators with NVLS channels, and of those whose network sums (SHARP)
         self.multicast: tuple[tuple[int, ...], ...] = ()
         self.collnet: tuple[tuple[int, ...], ...] = ()
+        self.no_windows: str | None = None  # why NCCL has no symmetric memory
+        self.registered = False  # whether NCCL has registered a buffer
         self.available = False  # whether the backend has such a log
 
     def read(self, facts: Mapping[str, Any], members: Sequence[int]) -> None:
@@ -83,6 +86,8 @@ class LogReader:
         self._provider = self._provider or log.provider
         self._devices |= log.devices
         self.algorithms += log.algorithms
+        self.no_windows = self.no_windows or log.no_windows
+        self.registered |= log.registered
         self.multicast += (tuple(members),) if log.nvls_channels else ()
         self.collnet += (tuple(members),) if log.collnet else ()
         for pair, kinds in log.kinds.items():
@@ -130,6 +135,8 @@ class TransportEvidence:
     algorithms: tuple[Chosen, ...] = ()
     multicast: tuple[tuple[int, ...], ...] = ()
     collnet: tuple[tuple[int, ...], ...] = ()
+    no_windows: str | None = None
+    registered: bool = False
     # from a backend without a log
     transport: str | None = None  # of pairs within a node
     between: str | None = None  # of the others
@@ -144,8 +151,8 @@ class TransportEvidence:
     ignored: str | None = None  # why the setting cuda_ipc had no effect
 
     def of(self, planned: Planned) -> dict[str, str | None]:
-        """The columns transport, link and cuda_ipc_effective; None if nothing is known about these
-        ranks."""
+        """The columns transport, link, cuda_ipc_effective and registered; None if nothing is known
+        about these ranks."""
         multicast = not planned.case.pairs and planned.members in self.multicast
         ipc = self.ipc or effective_ipc(self._kinds_between(planned), self._node_of, multicast)
         if planned.case.device == "cpu" or planned.case.staging in THROUGH_HOST:
@@ -154,6 +161,7 @@ class TransportEvidence:
             "transport": ", ".join(self._transports(planned)) or None,
             "link": shared_link(planned, self.gpus, self.topologies) if self.gpus else None,
             IPC: ipc,
+            "registered": self._registered(planned),
         }
 
     def shares_gpu(self, planned: Planned) -> bool:
@@ -190,6 +198,27 @@ class TransportEvidence:
         name = operation_name(planned.operation)
         block_bytes = planned.case.message_bytes // max(1, planned.benchmark.blocks(planned.size))
         return common_algorithm(self.algorithms, name, planned.case.message_bytes, block_bytes)
+
+    def _registered(self, planned: Planned) -> str | None:
+        """What the library registered the buffers as, where the case asks for it: window, local,
+        none; None if its log does not tell. Kernels other than those of `ALGORITHMS`, and copy
+        engines, need windows."""
+        asked = planned.case.registration
+        if asked != "symmetric":
+            return asked if asked != "none" and self.registered else None
+        algorithm = self.algorithm(planned)
+        if algorithm is None:
+            return None if self.no_windows is None else "none"
+        return "none" if algorithm in ALGORITHMS else "window"
+
+    def unregistered(self, planned: Planned) -> str | None:
+        """Why windows were asked for and not used; None if they were, or that is not known."""
+        if self._registered(planned) != "none":
+            return None
+        algorithm = self.algorithm(planned)
+        ran = f" and ran {algorithm}" if algorithm else ""
+        settings = f": {self.no_windows}" if self.no_windows else ""
+        return f"NCCL used no symmetric memory{ran}{settings}"
 
     def wires(self, planned: Planned) -> tuple[Limit | None, ...]:
         """The wire of each node that carries the case's bytes to other nodes; None if unknown,
@@ -280,6 +309,8 @@ class TransportEvidence:
             algorithms=reader.algorithms,
             multicast=reader.multicast,
             collnet=reader.collnet,
+            no_windows=reader.no_windows,
+            registered=reader.registered,
         )
 
     def _kinds_between(self, planned: Planned) -> Kinds:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -80,7 +81,7 @@ class Visit:
     drifting: bool = False
     times: Series = field(default_factory=lambda: np.zeros(0))
     block_k: int = 1
-    compute_amount: int | None = None  # see Planned
+    compute_amount: int | None = None  # see Benchmark
     stop_reason: str = INTERRUPTED
     started_at: datetime | None = None
     # from the start of the first visit of the row, without the time between two starts of the run
@@ -96,6 +97,7 @@ class Visit:
     core_wait_share: float | None = None  # of the rank that waited longest for a core
     is_throttled: bool = False
     is_host_bound: bool = False  # a GPU waited for its host before many repetitions of a rank
+    findings: Mapping[str, Any] = field(default_factory=dict)  # see measure.features
 
     @classmethod
     def of(cls, times: Series, launch: int = 0, z: float = Z95, kept: int = KEPT_TIMES) -> Visit:
@@ -136,7 +138,7 @@ class Visit:
             self if ramp is None else self._of_stream(_write_bytes(row) / ramp.mean, z),
             repetitions=repetitions,
             block_k=samples.block_k,
-            compute_amount=row.planned.compute_amount,
+            compute_amount=row.planned.benchmark.compute_amount,
             stop_reason=samples.stop_reason,
             started_at=started_at,
             end_s=end_s,
@@ -151,6 +153,7 @@ class Visit:
             core_wait_share=core_wait_share(row.counts),
             is_throttled=is_throttled(row.counts),
             is_host_bound=host_bound_share(row.counts, repetitions) > HOST_BOUND_SHARE,
+            findings=samples.findings,
         )
 
     @property
@@ -226,6 +229,7 @@ def earlier_visits(earlier: EarlierVisits, z: float = Z95, kept: int = KEPT_TIME
         visits[0],
         warmup_s=row.warmup_s or 0.0,
         retransmits={} if retransmits is None else {0: retransmits},
+        findings=vars(row),
     )
     return visits
 

@@ -1,28 +1,39 @@
-"""What follows from the times of several rows of a run."""
+"""Tables of what follows from the times of several rows of a run. A folder of `features` that has
+one has a module `tables` with a function `derived`, and the COLUMNS that it reads beside those of a
+report; no other code knows it by name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 
-from commbench.analysis.group_gains import GAIN_HEADS, GAIN_MEANING, group_gains
-from commbench.analysis.overlaps import (
-    OVERLAP_HEADS,
-    OVERLAP_MEANING,
-    overlap_cells,
-    overlap_results,
-)
-from commbench.core.terminal import Terminal
+from commbench.core.annexes import part_modules
+from commbench.core.terminal import Terminal, paragraphs
 from commbench.results.row import Row
 
 from .table import Table
 
 
-def derived_tables(rows: Sequence[Row], terminal: Terminal) -> Iterator[str]:
-    """Each table with the meaning of its numbers."""
-    gains = [gain.cells() for gain in group_gains(rows)]
-    for heads, cells, meaning in (
-        (OVERLAP_HEADS, overlap_cells(overlap_results(rows)), OVERLAP_MEANING),
-        (GAIN_HEADS, gains, GAIN_MEANING),
-    ):
-        if cells:
-            yield f"{Table.of(heads, cells).text(terminal)}\n{terminal.paragraph(meaning)}"
+@dataclass(frozen=True)
+class DerivedTable:
+    """`title` is that of its section in a report, `meaning` that of its numbers, line by line."""
+
+    title: str
+    table: Table
+    meaning: str
+
+    def text(self, terminal: Terminal) -> str:
+        return f"{self.table.text(terminal)}\n{paragraphs(self.meaning.splitlines(), terminal)}"
+
+
+def derived_columns() -> list[str]:
+    return [name for module in part_modules("tables") for name in module.COLUMNS]
+
+
+def derived_tables(rows: Sequence[Row]) -> Iterator[DerivedTable]:
+    """Those that have lines, in the order of their titles."""
+    tables = (module.derived(rows) for module in part_modules("tables"))
+    for each in sorted(tables, key=attrgetter("title")):
+        if each.table.rows:
+            yield each

@@ -10,7 +10,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Literal
 
-from commbench.core.annexes import ANNEXES, annex, feature_packages
+from commbench.core.annexes import part_modules
 from commbench.results.row import Row
 from commbench.stats.verdict import Gate
 
@@ -18,8 +18,8 @@ from .plots import KnownCurve
 from .section import Section
 from .summary import Summary
 
-# the sections of a report behind which others may stand
-Place = Literal["answers", "comparisons", "figures", "numbers", "checks"]
+# the sections of a report behind which others may stand; a verdict stands before all
+Place = Literal["verdict", "answers", "comparisons", "figures", "numbers", "checks"]
 SectionsOf = Callable[[Summary], Iterable[Section]]
 
 
@@ -59,7 +59,7 @@ class ReportOption:
 class Feature:
     """What it adds.
 
-    sections: to a report, behind those of a place.
+    sections: to a report, by place.
     doubts: sentences on what to check before the numbers are used.
     curves: to the figures with these rows, over size or over time.
     checks: to what is known of results without a baseline.
@@ -78,8 +78,7 @@ class Feature:
 @functools.cache
 def features() -> tuple[Feature, ...]:
     """Of all parts that are there."""
-    modules = (annex(f"{package}.feature") for package in (*ANNEXES, *feature_packages()))
-    return tuple(module.FEATURE for module in modules if module is not None)
+    return tuple(module.FEATURE for module in part_modules("feature"))
 
 
 def report_options() -> Iterator[ReportOption]:
@@ -87,7 +86,7 @@ def report_options() -> Iterator[ReportOption]:
 
 
 def added_sections(place: Place, summary: Summary) -> Iterator[Section]:
-    """Behind those of the place."""
+    """Those that stand at the place."""
     for feature in features():
         if place in feature.sections:
             yield from feature.sections[place](summary)

@@ -74,7 +74,7 @@ def headline_table(combined: CombinedCases) -> Table:
     """The first and the last size of each benchmark: a column for each line, and the fastest.
 
     Where there are more than MOST_COLUMNS lines, the columns are the backends, each with its best
-    line among as many ranks.
+    line among as many ranks; of operations within each node the median node.
     """
     benchmarks = list(lines_by_window(combined))
     by_backend = len({name for each in benchmarks for name in each.short.values()}) > MOST_COLUMNS
@@ -104,10 +104,23 @@ def _headline_rows(
         yield from _ends(lines.benchmark, named, combined.best)
         return
     backends = [(str(row.backend), row) for _, row in named]
-    worlds = grouped(backends, lambda each: int(each[1].world_size or 0))
+    whole = [each for each in backends if each[1].node is None]
+    worlds = grouped(whole, lambda each: int(each[1].world_size or 0))
     for ranks, own in sorted(worlds.items()):
         compared = [best for best in combined.best if best.shared.world_size == ranks]
         yield from _ends(lines.benchmark, own, compared, f" on {plural(ranks, 'rank', 'ranks')}")
+    within = [each for each in backends if each[1].node is not None]
+    if within:
+        yield from _ends(lines.benchmark, _median_nodes(within), (), " within the median node")
+
+
+def _median_nodes(named: Sequence[tuple[str, Combined]]) -> list[tuple[str, Combined]]:
+    """Of each backend and size the node that takes the median time: nodes are no alternatives."""
+    alike = grouped(named, lambda each: (each[0], _bytes(each[1])))
+    return [
+        sorted(nodes, key=lambda each: each[1].median_s)[len(nodes) // 2]
+        for nodes in alike.values()
+    ]
 
 
 def _ends(

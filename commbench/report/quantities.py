@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from commbench.core.layout import ACROSS_NODES, link_of
 from commbench.core.states import LimitKind
 from commbench.core.texts import some_of, span_text
 from commbench.core.units import NO_NUMBER, SECONDS, Unit, format_number
@@ -131,6 +132,14 @@ def text_with_unit(row: Row, quantity: Quantity) -> str:
     if interval is None:
         return NO_NUMBER
     return f"{interval.value_text(unit.text)} {unit.name} {interval.width_text()}"
+
+
+def line_share_text(rows: Sequence[Row]) -> str:
+    """The percentage of what the line between nodes carries, of several launches the median; `-`
+    within a node, where the limit is the memory's."""
+    across = [row for row in rows if row.pair and link_of(row.layout, row.pair) == ACROSS_NODES]
+    shares = [row.efficiency for row in across if row.efficiency is not None]
+    return format_number(100 * median(shares)) if shares else NO_NUMBER
 
 
 def limit_text(rows: Sequence[Row]) -> str:

@@ -78,7 +78,7 @@ def run_text(
     # the streams of a sweep have one table at its end
     timed = [row for row in ordered if tables or not is_stream_soak(row)]
     below = (
-        *derived_tables(rows, terminal),
+        *(each.text(terminal) for each in derived_tables(rows)),
         streams_text(until_full_speed(timed, [run]), terminal),
         *time_line_texts(timed, time_lines or {}, terminal, intervals),
     )
@@ -118,10 +118,7 @@ def rows_table(rows: Sequence[Row], varying: Sequence[str]) -> RowTable:
             row_column(TableColumn(name, right=is_number(name)), partial(variable_text, name=name))
             for name in names
         ),
-        row_column(
-            TableColumn("message", right=True),
-            lambda row: format_bytes(row.message_bytes) if row.message_bytes else NO_NUMBER,
-        ),
+        row_column(TableColumn("message", right=True), _message_text),
         *_number_columns(rows),
     ]
     return RowTable([{"": [row]} for row in rows], columns)
@@ -158,12 +155,7 @@ def _number_columns(rows: Sequence[Row]) -> list[RowColumn]:
             lambda row: time.text(row.p99_s),
         ),
         *(
-            [
-                row_column(
-                    TableColumn("n", right=True, priority=6),
-                    lambda row: NO_NUMBER if row.repetitions is None else str(row.repetitions),
-                )
-            ]
+            [row_column(TableColumn("n", right=True, priority=6), _repetitions_text)]
             if len(repetitions) > 1 or len(rows) == 1
             else []
         ),
@@ -174,11 +166,19 @@ def _number_columns(rows: Sequence[Row]) -> list[RowColumn]:
     ]
 
 
+def _message_text(row: Row) -> str:
+    return format_bytes(row.message_bytes) if row.message_bytes else NO_NUMBER
+
+
 def _share_text(row: Row) -> str:
     share = row.efficiency
     if share is None or 100 * share < LEAST_PERCENT:
         return NO_NUMBER
     return format_number(100 * share)
+
+
+def _repetitions_text(row: Row) -> str:
+    return NO_NUMBER if row.repetitions is None else str(row.repetitions)
 
 
 def _message_rate_text(row: Row) -> str:

@@ -15,8 +15,6 @@ from commbench.analysis.best import BEST_CELLS, best_rows
 from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
 from commbench.analysis.combined_row import Combined
-from commbench.analysis.group_gains import GAIN_HEADS, GAIN_MEANING, group_gains
-from commbench.analysis.overlaps import OVERLAP_HEADS, OVERLAP_MEANING
 from commbench.analysis.slow_pairs import CLASSES, Matrix
 from commbench.core.layout import pairs_text
 from commbench.core.texts import message_text
@@ -26,6 +24,7 @@ from commbench.results.row import Row
 
 from . import plots
 from .compare_text import ab_notes, ab_sentence, comparison_table
+from .derived_tables import DerivedTable, derived_tables
 from .distributions import RawData, RowId
 from .features import added_sections, curves_beside, doubts_on
 from .numbers import headline_table, lines_by_window, number_sections
@@ -35,10 +34,14 @@ from .streams import is_stream_soak, repetition_bytes
 from .summary import GROUP_HEADS, LOST_HEADS, Summary
 from .table import Table
 
+ANSWERS = "Answers"
 MOST_ANSWERS = 5
 MOST_MACHINES = 8
 MOST_MATRICES = 12
 LARGEST_MATRIX = 64  # ranks; of a larger matrix only the classes are named
+MATRIX_NOTE = (
+    "Dark (on a dark page: bright) is slow for its class of links; a frame marks a slow pair."
+)
 PRIORITIES = {  # of columns that a narrow terminal may lack; the page has them all
     "takes": 2,
     "second": 3,
@@ -61,6 +64,7 @@ def sections(summary: Summary, raw: RawData) -> list[Section]:
     """All sections that have something to show."""
     added = partial(added_sections, summary=summary)
     every = chain(
+        added("verdict"),
         _answers(summary),
         added("answers"),
         map(_comparison, summary.results.comparisons),
@@ -71,7 +75,7 @@ def sections(summary: Summary, raw: RawData) -> list[Section]:
         _choices(summary),
         number_sections(summary.combined),
         added("numbers"),
-        _checks(summary),
+        map(_derived, derived_tables(summary.results.rows)),
         added("checks"),
         _origins(summary),
         _details(summary, raw),
@@ -98,7 +102,7 @@ def _answers(summary: Summary) -> Iterator[Section]:
     named = dict.fromkeys((*summary.combined.notes, *summary.soaks.notes))
     notes = [*named, summary.scope(), summary.certainty(), summary.disturbances()]
     yield Section(
-        "Answers",
+        ANSWERS,
         sentences[:MOST_ANSWERS],
         headline=[headline] if headline.rows else [],
         texts=[summary.again] if summary.again else [],
@@ -196,8 +200,7 @@ def _pairs(summary: Summary) -> Iterator[Section]:
             figures=lambda: [
                 figure for matrix in drawn for figure in plots.pair_matrix(matrix, names[matrix])
             ],
-            notes=["Dark is slow for its class of links; a frame marks a slow pair."]
-            + [f"{left} more matrices are not drawn."] * (left > 0),
+            notes=[MATRIX_NOTE] + [f"{left} more matrices are not drawn."] * (left > 0),
             is_on_terminal=False,
         )
 
@@ -225,13 +228,8 @@ def _choices(summary: Summary) -> Iterator[Section]:
     yield Section("Backend against backend", crossings, is_folded=True, is_on_terminal=False)
 
 
-def _checks(summary: Summary) -> Iterator[Section]:
-    """What does not look as it should, or as elsewhere."""
-    overlaps = table(OVERLAP_HEADS, summary.overlaps)
-    yield Section("Communication beside computation", tables=overlaps, notes=[OVERLAP_MEANING])
-    gains = group_gains(summary.results.rows)
-    cells = table(GAIN_HEADS, (gain.cells() for gain in gains))
-    yield Section("Groups at once", tables=cells, notes=[GAIN_MEANING])
+def _derived(each: DerivedTable) -> Section:
+    return Section(each.title, tables=[each.table], notes=each.meaning.splitlines())
 
 
 def _origins(summary: Summary) -> Iterator[Section]:

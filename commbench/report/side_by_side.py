@@ -34,7 +34,7 @@ from commbench.core.texts import (
     size_text,
     span_text,
 )
-from commbench.core.units import Unit, natural_key, plural
+from commbench.core.units import NO_NUMBER, Unit, natural_key, plural
 from commbench.core.variables import TABLE, brought_along, is_number
 from commbench.results.columns import grouped, row_order
 from commbench.results.intervals import interval_note, marks_note
@@ -50,6 +50,7 @@ from .quantities import (
     has_bandwidth,
     in_full,
     is_collective,
+    line_share_text,
     quoted,
     value_text,
 )
@@ -134,8 +135,8 @@ def _title(rows: Sequence[Row], timed: Sequence[Row]) -> str:
     where = ", no network" if nodes == 1 else f" on up to {nodes} nodes"
     only = f"{backends.pop()}, " if len(backends) == 1 else ""
     medians = [*filter(None, map(MEDIAN.of, timed))]
-    level, _, _ = interval_note(medians).partition(" over ")
-    parts = (f"{only}{ranks} ranks{where}", level, marks_note(medians))
+    level, _, _ = interval_note(medians).partition(" confidence")
+    parts = (f"{only}{ranks} ranks{where}", level and f"{level} interval", marks_note(medians))
     return "; ".join(filter(None, parts))
 
 
@@ -216,7 +217,7 @@ def _table(
     terminal: Terminal,
 ) -> str:
     """Sizes down, backends across; several tables where the terminal is too narrow for one. `full`
-    is shown where there is room."""
+    is shown where there is room, and the share of a line between nodes."""
     ordered = sorted(rows, key=lambda row: (natural_key(row.pair), row.message_bytes))
     lines = lines_of(
         ordered, lambda row: (row.pair, row.message_bytes), lambda row: headings[_column_of(row)]
@@ -226,25 +227,32 @@ def _table(
     leading = [row_column(size, lambda row: message_text(row.message_bytes))]
     if len({row.pair for row in rows}) > 1:
         leading.append(row_column(TableColumn("pair"), lambda row: row.pair or "-"))
-    for quantities in (full, quoted(rows)):
+    have_lines = any(line_share_text([row]) != NO_NUMBER for row in rows)
+    shapes = [(full, True)] if have_lines else []
+    for quantities, with_share in (*shapes, (full, False), (quoted(rows), False)):
         # one unit for all backends, so that numbers in a line can be compared
         shown = [(quantity, quantity.unit(rows)) for quantity in quantities]
-        groups = [_columns(name, shown) for name in names]
+        groups = [_columns(name, shown, with_share) for name in names]
         tables = fitted(lines, leading, groups, terminal.width or UNLIMITED_WIDTH)
         if len(tables) == 1:
             break
     return "\n".join(table.drawn.text(terminal) for table in tables)
 
 
-def _columns(heading: str, shown: Sequence[tuple[Quantity, Unit]]) -> list[RowColumn]:
-    """The numbers of one heading: the first quantity with its width, then the others."""
+def _columns(
+    heading: str, shown: Sequence[tuple[Quantity, Unit]], with_share: bool
+) -> list[RowColumn]:
+    """The numbers of one heading: the first quantity with its width, then the others, and the share
+    of the line."""
     (first, unit), *others = shown
+    share = RowColumn(TableColumn("of limit %", right=True), line_share_text, heading)
     return [
         *number_columns(f"{heading} {unit.name}", first, unit, heading),
         *(
             value_column(f"{quantity.name} {unit.name}", quantity, unit, heading)
             for quantity, unit in others
         ),
+        *([share] if with_share else []),
     ]
 
 

@@ -9,13 +9,15 @@ from operator import itemgetter
 from statistics import median
 
 from commbench.analysis.case_names import case_names
-from commbench.core.layout import ACROSS_NODES, SELF, link_of
+from commbench.core.layout import SELF, link_of
 from commbench.core.terminal import TableColumn, Terminal, table_text
 from commbench.core.texts import span_text
 from commbench.core.units import NO_NUMBER, Unit, bit_rate_unit, format_number, plural
 from commbench.results.columns import grouped
 from commbench.results.row import Row
 from commbench.stats.thresholds import FULL_SPEED_SHARE
+
+from .quantities import line_share_text
 
 RAMP = ("end_gb_per_s", "first_second_gb_per_s", "full_speed_s", "least_gb_per_s", "retransmits")
 HEADS = {  # without the unit; of a narrow terminal the last ones are left out
@@ -94,11 +96,9 @@ def _numbered(names: Sequence[str], soaks: Sequence[Row]) -> Iterator[str]:
 def _cells(row: Row, unit: Unit) -> tuple[str, ...]:
     after_s = row.full_speed_s
     resent = row.retransmits
-    # within a node the limit is the memory's, of which a stream uses little
-    share = row.efficiency if link_of(row.layout, row.pair) == ACROSS_NODES else None
     return (
         unit.text(row.algbw_gb_per_s),
-        NO_NUMBER if share is None else format_number(100 * share),
+        line_share_text([row]),
         unit.text(row.end_gb_per_s),
         unit.text(row.first_second_gb_per_s),
         NO_NUMBER if after_s is None else f"{after_s:.1f}",

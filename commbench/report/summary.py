@@ -21,7 +21,6 @@ from commbench.analysis.disturbances import JUDGED, disturbances_text
 from commbench.analysis.effective_settings import settings_texts
 from commbench.analysis.headline import certainty_text, scope_text, unfinished_sentences
 from commbench.analysis.machines import Machine, machines_of, rank_differences, run_groups
-from commbench.analysis.overlaps import overlap_cells, overlap_results
 from commbench.analysis.slow_pairs import UNUSABLE, Matrix, findings, matrices, told_once
 from commbench.analysis.symmetric_pairs import symmetry_text
 from commbench.core.errors import ConfigError
@@ -34,6 +33,7 @@ from commbench.results.row import Row
 from commbench.results.table_files import NEEDED
 
 from .compare_text import ab_sentence, comparison_summary
+from .derived_tables import derived_columns
 from .quantities import has_bandwidth
 from .stability import stability_sentences
 from .streams import RAMP, bit_unit, is_stream_soak, slow_start_text, stream_sentences
@@ -106,7 +106,7 @@ class Results:
 def read_results(paths: Sequence[Paths], benchmark: str | None = None) -> Results:
     """All runs below the folders and all parquet files of cases; raises ConfigError where nothing
     is left."""
-    sources, problems = read_cases(paths, REPORT_COLUMNS)
+    sources, problems = read_cases(paths, (*REPORT_COLUMNS, *derived_columns()))
     if not sources:
         reasons = "; ".join(problems)
         raise ConfigError(
@@ -226,11 +226,6 @@ class Summary:
     def differences(self) -> list[tuple[str, str, str]]:
         """Facts in which ranks differ, their values, and the ranks."""
         return rank_differences(self.results.records)
-
-    @functools.cached_property
-    def overlaps(self) -> list[tuple[str, ...]]:
-        """Cells below OVERLAP_HEADS."""
-        return overlap_cells(overlap_results(self.results.rows))
 
     def verdicts(self) -> list[str]:
         """What each comparison of `commbench ab` says."""
@@ -370,7 +365,7 @@ class Summary:
             lines.append(
                 f"Ranks differ in {', '.join(names[:5])}{' and more' if len(names) > 5 else ''}."
             )
-        if self._most_runs == 0 and not (self.soaks.rows or self.matrices or self.overlaps):
+        if all(row.status != "ok" for row in self.results.rows):
             lines.append("Nothing was measured.")
         return lines
 

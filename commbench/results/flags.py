@@ -42,6 +42,10 @@ FLAGS = {
         "the column reason has the network that is expected, and what to look at. MPI: start the"
         " container with --shm-size=8g or --ipc=host",
     ),
+    "unregistered": Flag(
+        "windows were asked for (registration=symmetric), and NCCL did not use them",
+        "the column reason has the settings that NCCL names: see docs/gpu.md",
+    ),
     "skewed": Flag(
         "ranks began a repetition more than 5 % of its time apart (column skew_s)",
         "the wait for the last rank is a part of the time; larger messages are less affected",

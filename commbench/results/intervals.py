@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from operator import itemgetter
 
 from commbench.results.columns import GOOD_LEVEL, grouped
@@ -19,17 +20,18 @@ def interval_of(row: Row, column: str = "median_s") -> Interval | None:
     if value is None or row.status != "ok":
         return None
     n, of = _basis(row)
+    unknown = Interval(float(value), n=n, of=of, is_disturbed="waited" in row.warnings)
     low_s = row.ci_low_s
     high_s = row.ci_high_s
     if low_s is None or high_s is None:
-        return Interval(float(value), n=n, of=of)
+        return unknown
     level = row.interval_level or GOOD_LEVEL
     if column == "median_s":
-        return Interval(float(value), float(low_s), float(high_s), level, n, of)
-    product = value * row.median_s
+        return replace(unknown, low=float(low_s), high=float(high_s), level=level)
     if not low_s:
-        return Interval(float(value), n=n, of=of)
-    return Interval(float(value), product / high_s, product / low_s, level, n, of)
+        return unknown
+    product = value * row.median_s
+    return replace(unknown, low=product / high_s, high=product / low_s, level=level)
 
 
 def known_interval(row: Row) -> Interval | None:
@@ -67,13 +69,19 @@ def interval_note(intervals: Iterable[Interval]) -> str:
 
 def marks_note(intervals: Iterable[Interval]) -> str:
     """`~: over ±5 %; ?: over ±30 %`: what the marks of these values say of their intervals."""
-    meanings = {
-        ("~", True): f"over ±{100 * CERTAIN:.0f} %",
-        ("?", True): f"over ±{100 * ORDER_OF_MAGNITUDE:.0f} %",
-        ("?", False): "no interval",
-    }
-    seen = {(each.certainty, each.is_known) for each in intervals}
-    by_mark = grouped((key for key in meanings if key in seen), itemgetter(0))
+    seen = {(each.certainty, _reason(each)) for each in intervals if each.certainty}
+    by_mark = grouped(sorted(seen, reverse=True), itemgetter(0))  # ~ before ?
     return "; ".join(
-        f"{mark}: {' or '.join(meanings[key] for key in keys)}" for mark, keys in by_mark.items()
+        f"{mark}: {' or '.join(reason for _, reason in of_mark)}"
+        for mark, of_mark in by_mark.items()
     )
+
+
+def _reason(interval: Interval) -> str:
+    """Why a value has its mark."""
+    if not interval.is_known:
+        return "no interval"
+    if interval.is_narrow:
+        return "waited"  # the flag
+    limit = CERTAIN if interval.certainty == "~" else ORDER_OF_MAGNITUDE
+    return f"over ±{100 * limit:.0f} %"

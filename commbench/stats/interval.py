@@ -23,7 +23,8 @@ class Interval:
     """A value that lies between `low` and `high` with the probability `level`.
 
     Without an interval both ends are infinite and `level` is None. The value is the middle of `n`
-    repetitions, visits or launches, as `of` says.
+    repetitions, visits or launches, as `of` says. `is_disturbed`: something else had the processor
+    while it was measured, so a narrow interval may be that of a wrong value.
     """
 
     value: float
@@ -32,6 +33,7 @@ class Interval:
     level: float | None = None
     n: int = 1
     of: str = ""
+    is_disturbed: bool = False
 
     @property
     def is_known(self) -> bool:
@@ -54,16 +56,21 @@ class Interval:
         if not self.value:
             return (0.0, 0.0) if self.low == self.high == 0 else (math.inf, math.inf)
         ends = (self.value - self.low, self.high - self.value)
-        below, above = (round(end / abs(self.value), DIGITS) for end in ends)
+        below, above = (round(end / abs(self.value), DIGITS) + 0.0 for end in ends)  # no -0.0
         return below, above
 
     @property
+    def is_narrow(self) -> bool:
+        """Whether both ends are as near as those of a value that may be quoted as it is."""
+        return round(max(self.sides), 2) <= CERTAIN  # as it is written
+
+    @property
     def certainty(self) -> Certainty:
-        """Empty up to 5 %, `~` up to 30 %, `?` beyond and without an interval."""
-        farther = round(max(self.sides), 2)  # as it is written
-        if farther <= CERTAIN:
-            return ""
-        return "~" if farther <= ORDER_OF_MAGNITUDE else "?"
+        """Empty up to 5 %, `~` up to 30 % and where it is disturbed, `?` beyond and without an
+        interval."""
+        if self.is_narrow:
+            return "~" if self.is_disturbed else ""
+        return "~" if round(max(self.sides), 2) <= ORDER_OF_MAGNITUDE else "?"
 
     def holds(self, value: float) -> bool:
         return self.low <= value <= self.high
@@ -83,7 +90,7 @@ class Interval:
             return f"(n={self.n})"
         below, above = self.sides
         is_even = max(below, above) <= SYMMETRIC * min(below, above)
-        if is_even or self.certainty == "":
+        if is_even or self.is_narrow:
             return f"±{_percent(max(below, above))}%"
         # the value may lie outside: the ratio of medians does of an interval of paired ratios
         return f"-{_percent(max(below, 0.0))} +{_percent(max(above, 0.0))}%"
@@ -110,8 +117,10 @@ def of_formula(formula: Callable[..., float], *inputs: Interval) -> Interval:
     The formula must rise or fall with each input. The level is the lowest of the inputs.
     """
     value = formula(*(each.value for each in inputs))
+    n = min(each.n for each in inputs)
+    is_disturbed = any(each.is_disturbed for each in inputs)
     if not all(each.is_known for each in inputs):
-        return Interval(value, n=min(each.n for each in inputs), of=inputs[0].of)
+        return Interval(value, n=n, of=inputs[0].of, is_disturbed=is_disturbed)
     corners = [formula(*ends) for ends in product(*((each.low, each.high) for each in inputs))]
     levels = [each.level for each in inputs if each.level is not None]
     return Interval(
@@ -119,21 +128,29 @@ def of_formula(formula: Callable[..., float], *inputs: Interval) -> Interval:
         min(corners),
         max(corners),
         min(levels) if len(levels) == len(inputs) else None,
-        min(each.n for each in inputs),
+        n,
         inputs[0].of,
+        is_disturbed,
     )
 
 
 def widest(value: float, intervals: Sequence[Interval]) -> Interval:
     """The value between the outermost ends of known intervals and values of launches."""
     known = [each for each in intervals if each.is_known]
+    is_disturbed = any(each.is_disturbed for each in intervals)
     if not known:
-        return Interval(value, n=len(intervals), of="launches")
+        return Interval(value, n=len(intervals), of="launches", is_disturbed=is_disturbed)
     ends = [end for each in known for end in (each.low, each.high)]
     values = [each.value for each in intervals]
     level = min((each.level for each in known if each.level is not None), default=None)
     return Interval(
-        value, min(*ends, *values), max(*ends, *values), level, len(intervals), "launches"
+        value,
+        min(*ends, *values),
+        max(*ends, *values),
+        level,
+        len(intervals),
+        "launches",
+        is_disturbed,
     )
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from composed import settings_of
 
-from commbench.benchmarks.traffic import PATTERNS
 from commbench.config.compose import ConfigComposer
 from commbench.core.payload import DTYPES
+from commbench.features.traffic.matrices import PATTERNS
 from commbench.hardware.mpi_library import find
 from commbench.results.columns import CASES, SAMPLES
 

@@ -59,10 +59,11 @@ def test_what_is_used_of_the_inside_of_hydra_is_in_one_file_and_still_there() ->
 
 IMPORT_ALL = f"""
 import importlib, pkgutil, sys
-import commbench
-for one in pkgutil.walk_packages(commbench.__path__, "commbench."):
-    if one.name != "{COMPILED}":
-        importlib.import_module(one.name)
+import commbench, commbench_replay
+for package in commbench, commbench_replay:
+    for one in pkgutil.walk_packages(package.__path__, f"{{package.__name__}}."):
+        if one.name != "{COMPILED}":
+            importlib.import_module(one.name)
 print("imported", *sorted({MEASURED!r} & set(sys.modules)))
 """
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 from loops import for_each
+from places import BACKENDS, PACKAGES
 
-import commbench
-
-PACKAGE = Path(commbench.__file__).parent
-FILES = {str(file.relative_to(PACKAGE)): file.read_text() for file in sorted(PACKAGE.rglob("*.py"))}
-BACKENDS = {"gloo", "nccl", "mpi", "cupy_nccl", "ipc_copy", "tcp", "simulated"} | {
-    file.stem for file in (PACKAGE.parent / "conf" / "backend").glob("*.yaml")
+FILES = {
+    str(file.relative_to(package.parent)): file.read_text()
+    for package in PACKAGES
+    for file in sorted(package.rglob("*.py"))
 }
 
 
@@ -43,22 +41,23 @@ def decisions(source: str) -> list[str]:
     return lines
 
 
-@for_each("file", [name for name in FILES if not name.startswith("backends/")])
+@for_each("file", [name for name in FILES if not name.startswith("commbench/backends/")])
 def test_no_backend_is_named_outside_of_backends(file: str) -> None:
     assert decisions(FILES[file]) == []
 
 
 def test_no_benchmark_speaks_of_a_backend() -> None:
     for file, source in FILES.items():
-        if file.startswith("benchmarks/"):
+        if file.startswith("commbench/benchmarks/"):
             words = {
                 node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)
             }
-            assert not words & BACKENDS, file
+            assert not words & {*BACKENDS}, file
 
 
 def test_what_the_simulated_world_is_stands_in_one_place() -> None:
     """`Case.has_model_clock`, `Backend.hosts_ranks`, `World.is_hosted`."""
     words = ('"virtual"', 'launchers == "none"', 'launchers != "none"')
     places = {file for file, source in FILES.items() for word in words if word in source}
-    assert places == {"core/variables.py", "core/protocols.py", "backends/simulated/backend.py"}
+    expected = {"core/variables.py", "core/protocols.py", "backends/simulated/backend.py"}
+    assert places == {f"commbench/{file}" for file in expected}

@@ -1,4 +1,5 @@
-"""The core alone beside torch and numpy: installed from wheels, and as one file."""
+"""The core alone beside torch and numpy: installed from wheels, and as one file; commbench-replay
+beside it."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from places import ROOT
 import commbench
 
 WORDS = ("benchmark=[p2p_latency,all_reduce]", "sizes=[8,64KiB]", "timing=quick", "output=results")
+REPLAY = ("replay", "ddp", "params=1e6", "ranks=2", "--export", "job.json")
 MOST_WHEELS = 11  # commbench and psutil, and nine of hydra-core and rich
 MOST_BYTES = 5_000_000
 pytestmark = pytest.mark.timeout(300)
@@ -59,11 +61,19 @@ def check_results(folder: Path, output: str) -> None:
     assert commbench.load(one / "cases.parquet").equals(cases)
 
 
+def check_replay(folder: Path, *program: object) -> None:
+    """A job is made, and replayed as a run."""
+    run([*program, *REPLAY], folder)
+    words = ("benchmark=replay", "workload=job.json", "timing=quick", "output=replayed")
+    run([*program, *words], folder)
+    assert set(commbench.load(folder / "replayed").benchmark) == {"replay"}
+
+
 def test_wheels_alone_bring_what_a_run_needs(python: Path, tmp_path: Path) -> None:
     make = ["make", "--no-print-directory", f"VENV={Path(sys.executable).parents[1]}"]
     source = tmp_path / "source"
     subprocess.run(["git", "clone", "-q", str(ROOT), str(source)], check=True)
-    for name in ("Makefile", "setup.cfg"):
+    for name in ("Makefile", "setup.cfg", "replay/setup.cfg"):
         (source / name).write_bytes((ROOT / name).read_bytes())
     subprocess.run([*make, "wheel"], cwd=source, check=True, capture_output=True)
     report = tmp_path / "report.json"
@@ -81,6 +91,9 @@ def test_wheels_alone_bring_what_a_run_needs(python: Path, tmp_path: Path) -> No
     assert "torch" not in names and len(names) <= MOST_WHEELS, names
     output = run([python, "-m", "commbench", *WORDS], tmp_path)
     check_results(tmp_path, output)
+    (wheel,) = (source / "dist").glob("commbench_replay-*.whl")
+    subprocess.run([*pip, "--no-deps", str(wheel)], check=True)
+    check_replay(tmp_path, python, "-m", "commbench")
 
 
 def test_one_file_runs_in_an_image_that_has_torch(python: Path, tmp_path: Path) -> None:
@@ -93,3 +106,4 @@ def test_one_file_runs_in_an_image_that_has_torch(python: Path, tmp_path: Path) 
     assert len(list(archive.parent.glob(".commbench.pyz-*"))) == 1, "unpacked once"
     shutil.rmtree(tmp_path / "results")  # now with ranks that it starts itself
     check_results(tmp_path, run([python, archive, *WORDS], tmp_path))
+    check_replay(tmp_path, python, archive)

@@ -8,7 +8,7 @@ from pathlib import Path
 from places import ROOT
 
 LIMIT = Path(__file__).with_name("core_tokens")
-BESIDE = ("features", "cluster", "replay")
+BESIDE = ("features", "cluster")
 LAYOUT = (
     tokenize.COMMENT,
     tokenize.NL,

@@ -76,7 +76,7 @@ def test_results_land_in_the_volume() -> None:
 
 
 def test_the_image_has_what_a_wheel_needs() -> None:
-    folders = {"commbench", "conf"}  # a link in the first leads to the second
+    folders = {"commbench", "conf", "replay"}  # a link in the first leads to the second
     files = {
         SETUP["metadata"]["license_files"],
         SETUP["metadata"]["long_description"].removeprefix("file: "),
@@ -111,6 +111,14 @@ def test_infiniband_is_found_in_the_image() -> None:
     """Without these NCCL takes sockets without a word."""
     system = re.split(r"(?m)^FROM ", DOCKERFILE)[1]
     assert {"libibverbs1", "ibverbs-providers"} <= set(system.split())
+
+
+def test_both_distributions_have_one_version() -> None:
+    replay = configparser.ConfigParser()
+    replay.read(ROOT / "replay" / "setup.cfg")
+    version = SETUP["metadata"]["version"]
+    assert replay["metadata"]["version"] == version
+    assert replay["options"]["install_requires"].split() == [f"commbench=={version}"]
 
 
 def test_labels_and_no_leftovers() -> None:

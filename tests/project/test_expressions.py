@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from places import ROOT
+from places import PACKAGES
 
 sre: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 METHODS = ("search", "match", "fullmatch", "findall", "finditer", "sub")
@@ -36,12 +36,11 @@ class Use:
 
 
 def uses() -> Iterator[Use]:
-    for path in sorted((ROOT / "commbench").rglob("*.py")):
+    files = [(file, package) for package in PACKAGES for file in sorted(package.rglob("*.py"))]
+    for path, package in files:
         tree = ast.parse(path.read_text())
-        name = str(path.relative_to(ROOT / "commbench"))
-        module = ".".join(
-            ("commbench", *path.relative_to(ROOT / "commbench").with_suffix("").parts)
-        )
+        name = str(path.relative_to(package))
+        module = ".".join(path.relative_to(package.parent).with_suffix("").parts)
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         for call in calls:
             if not isinstance(call.func, ast.Attribute) or call.func.attr not in METHODS:

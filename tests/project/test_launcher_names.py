@@ -17,6 +17,7 @@ OWN = PACKAGE / "runtime" / "launchers"
 OTHERWISE = {
     "cli/doctor.py": "a program on PATH, and what Python's -m imports",
     "cli/options.py": "torch's own launcher of earlier versions, and its successor",
+    "core/variables.py": "registration=local, which is of buffers",
     "hardware/mpi_library.py": "the programs of the MPI libraries",
     "runtime/supervisor.py": "a launcher's login, which may wait for a password",
     "cluster/search/slurm_switches.py": "the topology that Slurm knows, whatever starts ranks",

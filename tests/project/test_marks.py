@@ -36,7 +36,7 @@ def test_long_and_serial_tests_run_where_they_are_asked_for(
 ) -> None:
     shutil.copy(ROOT / "setup.cfg", tmp_path)
     shutil.copytree(ROOT / "tests" / "support", tmp_path / "tests" / "support")
-    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
+    shutil.copy(ROOT / "conftest.py", tmp_path)
     (tmp_path / "tests" / "test_marked.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-vv", "-p", "no:cacheprovider", *words]
     text = subprocess.run(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from loops import for_each
-from places import ROOT
+from places import PACKAGES, ROOT
 
 from commbench.cli.doctor import operations_text
 from commbench.cli.main import main
@@ -252,7 +252,7 @@ def test_links_exist(file: str) -> None:
 @for_each("file", PAGES)
 def test_files_that_are_named_exist(file: str) -> None:
     named = re.findall(
-        r"(?<![\w/.-])((?:tests|tools|commbench|deploy|conf|notebooks)/[\w./*-]*[\w*])",
+        r"(?<![\w/.-])((?:tests|tools|commbench|replay|deploy|conf|notebooks)/[\w./*-]*[\w*])",
         (ROOT / file).read_text(),
     )
     assert [name for name in named if "NAME" not in name and not list(ROOT.glob(name))] == []
@@ -263,7 +263,7 @@ def test_modules_that_are_named_exist(file: str) -> None:
     """Also by their place in the package or among the tests: `measure/rows.py`,
     `unit/measure/test_rows.py`."""
     named = set(re.findall(r"`([\w*-]+(?:/[\w*-]+)+\.(?:py|yaml))", (ROOT / file).read_text()))
-    roots = (ROOT, ROOT / "commbench", ROOT / "tests")
+    roots = (ROOT, *PACKAGES, ROOT / "tests")
     absent = {name for name in named if not any(list(root.glob(name)) for root in roots)}
     assert {name for name in absent if not re.search("DIR/|NAME", name)} == set()
 

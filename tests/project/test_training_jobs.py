@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from places import TOOLS
 
-from commbench.replay.readers.registry import read_traces
-from commbench.replay.recorded_workload import workload_of
-from commbench.replay.training_job import TrainingJob, training_job
-from commbench.replay.waiting import waiting_of
-from commbench.replay.workload import Workload
+from commbench_replay.readers.registry import read_traces
+from commbench_replay.recorded_workload import workload_of
+from commbench_replay.training_job import TrainingJob, training_job
+from commbench_replay.waiting import waiting_of
+from commbench_replay.workload import Workload
 
 pytestmark = pytest.mark.long
 JOBS = TOOLS / "jobs"

@@ -8,7 +8,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 import yaml
-from places import ROOT
+from places import BENCHMARKS, ROOT
 
 from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Settings
@@ -28,12 +28,9 @@ def settings_of(*words: str) -> Settings:
 
 @cache
 def every_benchmark() -> dict[str, Benchmark]:
-    """Name -> benchmark, made from conf/benchmark without Hydra: modules of tests need them when
-    they are imported."""
-    nodes = {
-        file.stem: yaml.safe_load(file.read_text())
-        for file in sorted((ROOT / "conf" / "benchmark").glob("*.yaml"))
-    }
+    """Name -> benchmark, made from their files without Hydra: modules of tests need them when they
+    are imported."""
+    nodes = {name: yaml.safe_load(file.read_text()) for name, file in sorted(BENCHMARKS.items())}
     return {name: resolve_name(node["_target_"])() for name, node in nodes.items()}
 
 

@@ -6,14 +6,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / "tools"
+PACKAGES = (ROOT / "commbench", ROOT / "replay" / "commbench_replay")
 # stand-ins for hardware and libraries, each in a folder of its own
 SUPPORT = ROOT / "tests" / "support"
-# by name; those of a feature lie in its folder
-EXPERIMENTS = {
-    file.stem: file
-    for where in ("conf", "commbench/features/*")
-    for file in sorted(ROOT.glob(f"{where}/experiment/*.yaml"))
-}
+# by name; those of a feature or annex lie in its folder
+EXPERIMENTS, BENCHMARKS, BACKENDS = (
+    {
+        file.stem: file
+        for where in ("conf", "commbench/features/*", "replay/commbench_replay")
+        for file in sorted(ROOT.glob(f"{where}/{group}/*.yaml"))
+    }
+    for group in ("experiment", "benchmark", "backend")
+)
 HOST_GPU = SUPPORT / "host_gpu"
 DATA = ROOT / "tests" / "data"
 HARDWARE_TEXTS = DATA / "hardware"  # what commands and files of real machines said

@@ -20,4 +20,5 @@ def program_of(case: Case, size: int) -> Program:
 
 
 def refusal(backend: Backend, case: Case, size: int) -> str | None:
-    return backend.supports(case, size, program_of(case, size))
+    program = program_of(case, size)
+    return program.own_refusal(backend) or backend.supports(case, size, program)

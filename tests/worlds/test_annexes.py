@@ -1,4 +1,5 @@
-"""Both annexes, and each feature, can be deleted: the main job, show, report and compare run."""
+"""Without commbench-replay, the annex and each feature can be deleted: the main job, show, report
+and compare run."""
 
 from __future__ import annotations
 
@@ -12,9 +13,11 @@ import pytest
 from uninstalled import packages_without_commbench
 
 import commbench
+from commbench.cli.main import main
+from commbench.core.annexes import INSTALL_REPLAY
 
 PACKAGE = Path(commbench.__file__).parent
-ANNEXES = ("cluster", "replay")
+ANNEX = "cluster"
 FEATURES = tuple(
     f"features/{folder.parent.name}" for folder in sorted(PACKAGE.glob("features/*/__init__.py"))
 )
@@ -22,7 +25,8 @@ FEW = ("timing=fixed", "timing.repetitions=5", "sizes=[8]", "layout=1x2")
 
 
 def without(folder: Path, *deleted: str) -> dict[str, str]:
-    """The environment of a copy of the package that lacks these folders."""
+    """The environment of a copy of the package that lacks these folders; nothing else of commbench
+    is there."""
     packages = packages_without_commbench(folder / "packages")
     copy = folder / "tree" / "commbench"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -32,8 +36,8 @@ def without(folder: Path, *deleted: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def without_annexes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return without(tmp_path_factory.mktemp("copy"), *ANNEXES)
+def without_annex(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return without(tmp_path_factory.mktemp("copy"), ANNEX)
 
 
 def run(env: dict[str, str], folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -42,11 +46,11 @@ def run(env: dict[str, str], folder: Path, *words: str) -> subprocess.CompletedP
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=100)
 
 
-@pytest.mark.parametrize("deleted", [ANNEXES, *((feature,) for feature in FEATURES)])
+@pytest.mark.parametrize("deleted", [ANNEX, *FEATURES])
 def test_the_main_job_and_its_readers_need_neither_annex_nor_feature(
-    deleted: tuple[str, ...], tmp_path: Path
+    deleted: str, tmp_path: Path
 ) -> None:
-    env = without(tmp_path, *deleted)
+    env = without(tmp_path, deleted)
     for backend in ("gloo", "simulated"):
         done = run(env, tmp_path, f"backend={backend}", *FEW, f"output={backend}")
         assert done.returncode == 0, done.stderr
@@ -54,35 +58,51 @@ def test_the_main_job_and_its_readers_need_neither_annex_nor_feature(
     assert "gloo" in run(env, tmp_path, "report", "gloo", "--html", "a.html").stdout
     compared = run(env, tmp_path, "compare", "gloo", "gloo")
     assert compared.returncode == 0, compared.stderr
-    if deleted != ANNEXES:
+    if deleted != ANNEX:
         judged = run(env, tmp_path, "accept", "gloo")
         assert judged.returncode in (0, 1, 4), judged.stderr
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-def test_an_experiment_of_a_feature_is_refused_without_it(feature: str, tmp_path: Path) -> None:
-    env = without(tmp_path, feature)
-    for file in (PACKAGE / feature).glob("experiment/*.yaml"):
-        refused = run(env, tmp_path, f"experiment={file.stem}")
+@pytest.mark.parametrize("group", ["experiment", "backend", "benchmark"])
+def test_a_file_of_a_feature_is_unknown_without_it(
+    group: str, feature: str, tmp_path: Path
+) -> None:
+    files = [*(PACKAGE / feature).glob(f"{group}/*.yaml")]
+    env = without(tmp_path, feature) if files else {}
+    for file in files:
+        refused = run(env, tmp_path, f"{group}={file.stem}")
         assert refused.returncode == 2 and refused.stderr.count("\n") == 1
-        assert f"experiment={file.stem} is unknown" in refused.stderr
+        assert f"{group}={file.stem} is unknown" in refused.stderr
 
 
-def test_what_an_annex_would_do_is_refused_in_one_line(
-    without_annexes: dict[str, str], tmp_path: Path
+def test_what_the_annex_would_do_is_refused_in_one_line(
+    without_annex: dict[str, str], tmp_path: Path
 ) -> None:
     words = ("backend=simulated", "benchmark=p2p_latency", "pairs=search", "layout=8x1")
     words += ("schedule=rounds",)
-    searching = run(without_annexes, tmp_path, *words)
+    searching = run(without_annex, tmp_path, *words)
     assert searching.returncode == 2
     assert searching.stderr.count("\n") == 1 and "commbench.cluster" in searching.stderr
-    assert "commbench.cluster" in run(without_annexes, tmp_path, "locate").stderr
+    assert "commbench.cluster" in run(without_annex, tmp_path, "locate").stderr
 
 
-def test_what_a_feature_would_know_is_refused_with_its_name(tmp_path: Path) -> None:
-    env = without(tmp_path, "features/documents")
-    refused = run(env, tmp_path, "backend=simulated", "expect=normal")
-    needed = "expect=normal needs commbench.features.documents, which is not there"
+@pytest.mark.parametrize(
+    ("feature", "key"),
+    [
+        ("documents", "expect=normal"),
+        ("overlap", "overlap=sleep"),
+        ("overlap", "compute=100us"),
+        ("traffic", "traffic=ring"),
+        ("accuracy", "payload=rounding"),
+    ],
+)
+def test_a_key_of_a_feature_is_refused_with_its_name(
+    feature: str, key: str, tmp_path: Path
+) -> None:
+    env = without(tmp_path, f"features/{feature}")
+    refused = run(env, tmp_path, "backend=simulated", key)
+    needed = f"{key} needs commbench.features.{feature}, which is not there"
     assert (refused.returncode, refused.stderr) == (2, f"commbench: {needed}\n")
 
 
@@ -90,3 +110,34 @@ def test_a_command_of_a_feature_is_refused_with_its_name(tmp_path: Path) -> None
     refused = run(without(tmp_path, "features/imports"), tmp_path, "import", "a.log")
     assert refused.returncode == 2 and refused.stderr.count("\n") == 1
     assert "commbench import needs commbench.features.imports" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("feature", "key", "seen"),
+    [("overlap", "overlap=sleep", "sleep"), ("accuracy", "payload=rounding", "rounding")],
+)
+def test_rows_of_a_feature_are_read_without_it(
+    feature: str, key: str, seen: str, tmp_path: Path
+) -> None:
+    words = ("backend=simulated", "benchmark=all_reduce", key, *FEW)
+    assert main([*words, f"output={tmp_path / 'runs'}"]) == 0
+    env = without(tmp_path, f"features/{feature}")
+    for words in (("show", "runs"), ("report", "runs"), ("compare", "runs", "runs")):
+        read = run(env, tmp_path, *words)
+        assert read.returncode == 0, read.stderr
+        assert seen in read.stdout or words[0] == "report"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("replay", "ddp"), "commbench replay needs commbench_replay, which is not there"),
+        (("benchmark=replay",), "benchmark=replay is unknown; commbench-replay has it"),
+    ],
+)
+def test_what_another_distribution_would_do_is_refused_with_the_way_to_install_it(
+    words: tuple[str, ...], said: str, without_annex: dict[str, str], tmp_path: Path
+) -> None:
+    refused = run(without_annex, tmp_path, *words)
+    assert refused.returncode == 2 and refused.stderr.count("\n") == 1
+    assert refused.stderr.startswith(f"commbench: {said}: {INSTALL_REPLAY}")

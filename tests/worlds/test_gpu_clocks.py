@@ -123,3 +123,17 @@ def test_what_lies_between_two_ranks_on_one_gpu_is_known_and_bounded(
     assert [gpu["gpu.own.index"] for gpu in run.record["gpus"]] == [0, 0]
     probe = run.record["ipc_probe"]
     assert set(probe) == {"0-1", "1-0"} and "worked" not in probe.values()
+
+
+def test_sums_are_compared_eager_and_in_a_graph(
+    world: Callable[..., Any], env: dict[str, str]
+) -> None:
+    run = world(
+        "commbench", *PLUGIN, *SMALL, "sizes=[8KiB]", "timer=[host_sync,graph]", "in_place=auto",
+        "benchmark=[all_reduce,reduce_scatter]", "payload=rounding", env=env,
+    )  # fmt: skip
+    cases = run.cases
+    assert len(cases) == 4 and set(cases.status) == {"ok"}
+    assert (cases.error_ulp_max <= 0.5).all() and (cases.other_bits_again == 0).all()
+    hashes = cases.groupby("benchmark").result_hash.nunique()
+    assert (hashes == 1).all(), "in a graph as without"

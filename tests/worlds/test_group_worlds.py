@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from commbench.analysis.group_gains import GroupGain, group_gains
 from commbench.cli.main import main
+from commbench.features.groups.tables import GroupGain, group_gains
 from commbench.results.load import load, rows_of_frame
 
 GRID = "all_reduce@tp2 + all_gather@dp2=32KiB"

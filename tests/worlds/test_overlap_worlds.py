@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from commbench.analysis.overlaps import OverlapResult, overlap_results
 from commbench.cli.main import main
+from commbench.features.overlap.tables import OverlapResult, overlap_results
 from commbench.results.load import read_case_rows
 from commbench.results.row import Measured
 

@@ -45,5 +45,5 @@ def environment() -> dict[str, str]:
     """The environment of all parts: commbench from this source tree, without `removed()`."""
     without = removed()
     kept = {name: value for name, value in os.environ.items() if name not in without}
-    parts = (str(ROOT), str(TOOL / "plugins"), kept.get("PYTHONPATH", ""))
+    parts = (*map(str, (ROOT, ROOT / "replay", TOOL / "plugins")), kept.get("PYTHONPATH", ""))
     return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, parts))}

@@ -17,6 +17,13 @@ TRUTH = HERE / "truth"
 MODES = "timer=[host_sync,device_event,throughput,graph]"
 QUICK = ("timing=quick", "timing.visits=1", "budget.case_s=0.15")
 FEW = ("timing=fixed", "timing.repetitions=5", "budget.case_s=0.05")
+SUMS = (
+    "payload=rounding",
+    "dtype=[float32,bfloat16]",
+    "sizes=[1KiB,1MiB]",
+    "timer=[host_sync,graph]",
+    *FEW,
+)
 SOAK = ("timing=soak", "timing.duration_s=300", "budget.restarts=0")
 FIRST_GPU = {"CUDA_VISIBLE_DEVICES": "0"}
 NCCL_LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "nccl.log"}
@@ -273,6 +280,28 @@ SECOND_CALL = (
         ),
         60,
         TWO_RANKS,
+    ),
+    Part(
+        "sums",
+        commbench(
+            "-m",
+            "env.NCCL_ALGO=Ring,Tree",
+            "env.NCCL_MAX_NCHANNELS=1,4",
+            "backend=nccl",
+            "layout=1x3",
+            "benchmark=all_reduce",
+            *SUMS,
+        ),
+        80,
+        TWO_RANKS,
+        beside=True,
+    ),
+    Part(
+        "scattered_sums",
+        commbench("backend=nccl", "layout=1x3", "benchmark=reduce_scatter", *SUMS),
+        60,
+        TWO_RANKS,
+        beside=True,
     ),
     Part(
         "three_ranks",

@@ -20,14 +20,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from pages import rewrite
 
-from commbench.replay.readers.registry import read_traces
-from commbench.replay.recorded_workload import workload_of
-from commbench.replay.replay_times import replay_times
-from commbench.replay.scaling import scaled
-from commbench.replay.training_job import training_job
-from commbench.replay.workload_file import parse_workload
 from commbench.results.load import read_case_rows
 from commbench.stats.interval import Interval
+from commbench_replay.readers.registry import read_traces
+from commbench_replay.recorded_workload import workload_of
+from commbench_replay.replay_times import replay_times
+from commbench_replay.scaling import scaled
+from commbench_replay.training_job import training_job
+from commbench_replay.workload_file import parse_workload
 
 HERE = Path(__file__).parent
 JOBS = ("ddp", "fsdp", "tensor_parallel", "moe")

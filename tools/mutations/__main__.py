@@ -73,7 +73,7 @@ def _tested(mutation: Mutation, copy: Path) -> Outcome:
     words = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not long", "-p", "no:cacheprovider"]
     environment = {
         **os.environ,
-        "PYTHONPATH": str(copy),
+        "PYTHONPATH": f"{copy}{os.pathsep}{copy / 'replay'}",
         "HYPOTHESIS_STORAGE_DIRECTORY": str(copy / "hypothesis"),
     }
     try:

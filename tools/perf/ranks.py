@@ -25,14 +25,14 @@ from numpy.typing import NDArray
 from commbench.core.case import Planned
 from commbench.core.protocols import Communicator
 from commbench.core.variables import Mode
-from commbench.replay.workload import (
+from commbench_replay.workload import (
     SEND_RECV,
     RankOrder,
     Workload,
     WorkloadCall,
     WorkloadOperation,
 )
-from commbench.replay.workload_file import workload_text
+from commbench_replay.workload_file import workload_text
 
 BLOCKS = {"mpi": 24, "gloo": 104}
 WARM = 4  # gloo varies by several per cent from block to block

@@ -24,6 +24,7 @@ COMPILED = ("psutil",)  # for the stable ABI, so one wheel a machine fits every 
 MACHINE_NAMES = ("x86_64", "aarch64")
 GLIBCS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
 PYTHON = b"#!/usr/bin/env python3\n"
+NOT_BUILT = shutil.ignore_patterns("tests", "build")
 WITHOUT = ("*.so", "__pycache__", "bin", "_yaml")
 
 
@@ -32,10 +33,11 @@ def build(target: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
         site = Path(name) / "site"
         source = Path(name) / "source"  # a build leaves a folder in its tree
-        shutil.copytree(ROOT / "commbench", source / "commbench")
+        for folder in ("commbench", "replay"):
+            shutil.copytree(ROOT / folder, source / folder, ignore=NOT_BUILT)
         for file in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(ROOT / file, source)
-        install(site, str(source), *PURE)
+        install(site, str(source), str(source / "replay"), *PURE)
         for pattern in WITHOUT:
             for found in [*site.rglob(pattern)]:
                 shutil.rmtree(found) if found.is_dir() else found.unlink()

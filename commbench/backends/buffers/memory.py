@@ -131,7 +131,7 @@ class HostBuffer(AddressedBuffer):
             self._bytes.fill(SENTINEL)
             return
         self._bytes[0, :, self.payload_bytes :] = SENTINEL
-        for slot, elements, words in pattern_pieces(self.spec, pattern):
+        for slot, elements, words, _ in pattern_pieces(self.spec, pattern):
             self.words(slot)[elements] = words
         self._bytes[1:] = self._bytes[0]
 
@@ -139,17 +139,32 @@ class HostBuffer(AddressedBuffer):
         copies = min(copies, self.pool)
         guards = self._bytes[:copies, :, self.payload_bytes : self.payload_bytes + GUARD_BYTES]
         wrong = int(np.count_nonzero((guards != SENTINEL).any(axis=2)))
-        for slot, elements, words in pattern_pieces(self.spec, pattern):
-            group = max(1, CHUNK_BYTES // words.nbytes)
+        for slot, elements, expected, tolerance in pattern_pieces(self.spec, pattern):
+            group = max(1, CHUNK_BYTES // expected.nbytes)
             for first in range(0, copies, group):
                 actual = self.words(slot, slice(first, min(first + group, copies)))[:, elements]
-                wrong += count_different(actual, words, self.dtype, pattern.ulp)
+                wrong += (
+                    count_different(actual, expected, self.dtype, pattern.ulp)
+                    if tolerance is None
+                    else count_beyond(actual, expected, self.dtype, tolerance)
+                )
         return wrong
 
+    def read(self, view: View) -> NDArray[Any]:
+        return self.words(view.slot)[view.elements].copy()
 
-def pattern_pieces(spec: BufferSpec, pattern: Pattern) -> Iterator[tuple[int, slice, NDArray[Any]]]:
-    """The pattern of a buffer in pieces of about CHUNK_BYTES at most: a slot, a range of its
-    elements, their words."""
+
+class Piece(NamedTuple):
+    """A range of the elements of a slot and their words, or with a tolerance their values."""
+
+    slot: int
+    elements: slice
+    expected: NDArray[Any]
+    tolerance: NDArray[np.float64] | None
+
+
+def pattern_pieces(spec: BufferSpec, pattern: Pattern) -> Iterator[Piece]:
+    """The pattern of a buffer in pieces of about CHUNK_BYTES at most."""
     begin = 0
     period = None
     tile = np.zeros(0)
@@ -162,7 +177,11 @@ def pattern_pieces(spec: BufferSpec, pattern: Pattern) -> Iterator[tuple[int, sl
             slot, element = divmod(begin + done, spec.count)
             phase = (segment.shift + done) % PERIOD
             length = min(segment.count - done, spec.count - element, len(tile) - phase)
-            yield slot, slice(element, element + length), tile[phase : phase + length]
+            tolerance = segment.tolerance
+            if tolerance is not None:
+                tolerance = tolerance.take(range(phase, phase + length), mode="wrap")
+            elements = slice(element, element + length)
+            yield Piece(slot, elements, tile[phase : phase + length], tolerance)
             done += length
         begin += done
 
@@ -174,7 +193,7 @@ def _tile(kind: DType, segment: Segment, pattern: Pattern) -> NDArray[Any]:
     end = segment.shift + segment.count
     if len(pattern.segments) == 1 and end <= PERIOD:
         period = period[:end]
-    words = kind.encode(period)
+    words = kind.encode(period) if segment.tolerance is None else period
     if pattern.divisor != 1:
         words = kind.encode(kind.decode(words) / pattern.divisor)
     if pattern.count < PERIOD:
@@ -194,6 +213,17 @@ def count_different(actual: NDArray[Any], expected: NDArray[Any], kind: DType, u
         else np.abs(exact) / 128
     )
     return int(np.count_nonzero(~(np.abs(values - exact) <= ulp * spacing)))
+
+
+def count_beyond(
+    actual: NDArray[Any],
+    exact: NDArray[np.float64],
+    kind: DType,
+    tolerance: NDArray[np.float64],
+) -> int:
+    """Elements whose values are further away; NaN always is."""
+    values = kind.decode(np.ascontiguousarray(actual))
+    return int(np.count_nonzero(~(np.abs(values - exact) <= tolerance)))
 
 
 class Allocation(Protocol):
@@ -244,6 +274,10 @@ class DeviceBuffer(AddressedBuffer):
             host.raw[part.size :] = SENTINEL
             wrong += host.count_wrong(part.of(pattern), part.copies)
         return wrong
+
+    def read(self, view: View) -> NDArray[Any]:
+        begin = self.addresses(view)[0] - self.first_address
+        return self.allocation.download(begin, self.size_bytes(view)).view(self.dtype.word)
 
     def _parts_on_host(self, copies: int) -> Iterator[tuple[Part, HostBuffer]]:
         """The parts of the first copies, with host memory that may hold another part's bytes."""
@@ -353,7 +387,9 @@ class CheckedBuffers:
         )
         if pattern is None or not self.zero:
             return pattern
-        return Pattern(tuple(replace(segment, period=ZEROS) for segment in pattern.segments))
+        return Pattern(
+            tuple(replace(segment, period=ZEROS, tolerance=None) for segment in pattern.segments)
+        )
 
     def _all_buffers(self) -> Iterator[tuple[int, str, Buffer]]:
         return (

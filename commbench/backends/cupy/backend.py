@@ -22,20 +22,17 @@ from commbench.backends.torch.cuda import DEFAULT_SM_HZ, NS_PER_MS, gpu_ordinal
 from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import World
 from commbench.core.errors import CommunicationError, Unsupported
-from commbench.core.opening import Opening
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Buffer, Control, RankCommunicator
 from commbench.core.terminal import first_line
 from commbench.core.variables import Case, Device, Mode
 from commbench.engines.device import HOST_BOUND, DeviceRunner, device_runner
 from commbench.engines.lowered import Lowered, in_groups
-from commbench.engines.opening import with_opener
 from commbench.hardware.cuda import driver_missing, driver_too_old
 from commbench.hardware.machine_facts import installed_version
 from commbench.hardware.nvml import Monitor
 
 from .lowering import NCCL_UNSUPPORTED, CupyLowering, start_missing
-from .opening import NO_SPLIT, CupyOpener
 
 ID_DEADLINE_S = 60.0  # until all ranks know the id of a communicator
 BARRIER_BYTES = 256  # device memory for the element that barriers reduce
@@ -59,9 +56,7 @@ class CupyNccl(NcclBackend):
     library: str = "auto"
 
     def supports(self, case: Case, size: int, program: Program) -> str | None:
-        splits = any(isinstance(step, Opening) and step.groups for step in program.steps)
-        reason = super().supports(case, size, program) or start_missing(program)
-        return reason or (NO_SPLIT if splits else None)
+        return super().supports(case, size, program) or start_missing(program)
 
     def missing(self, device: Device = "cuda") -> str | None:
         driver = driver_missing()
@@ -102,23 +97,23 @@ class CupyCommunicator(RankCommunicator):
     def __init__(self, device: CupyDevice, control: Control, log: NcclLog) -> None:
         from cupy.cuda import nccl
 
-        self._nccl = nccl
-        self._device = device
+        self.nccl = nccl
+        self.device = device
         self._control = control
         self._log = log
         self.size = control.size
         self.hosted = (control.rank,)
         self._subsets: list[CupyCommunicator] = []
-        self.comm = self._connect()
-        self._barrier_memory = CupyMemory(BARRIER_BYTES)
+        self.comm = self.connect()
+        self.barrier_memory = CupyMemory(BARRIER_BYTES)
 
-    def _connect(self) -> Any:
+    def connect(self) -> Any:
         """An object of NCCL's communicator of all ranks. Raises CommunicationError."""
         control = self._control
-        own_id = id_to_json(self._nccl.get_unique_id()) if control.rank == 0 else None
+        own_id = id_to_json(self.nccl.get_unique_id()) if control.rank == 0 else None
         unique_id = id_from_json(control.decide(own_id, ID_DEADLINE_S, "the id of a communicator"))
         try:
-            return self._nccl.NcclCommunicator(self.size, unique_id, control.rank)
+            return self.nccl.NcclCommunicator(self.size, unique_id, control.rank)
         except RuntimeError as error:  # NcclError is one
             raise CommunicationError(f"NCCL can't connect {self.size} ranks: {error}") from error
 
@@ -128,7 +123,7 @@ class CupyCommunicator(RankCommunicator):
     def for_graphs(self, ranks: Sequence[int]) -> CupyCommunicator | None:
         if self.hosted[0] not in ranks:
             return None
-        self._subsets.append(CupyCommunicator(self._device, self._control.subset(ranks), self._log))
+        self._subsets.append(CupyCommunicator(self.device, self._control.subset(ranks), self._log))
         return self._subsets[-1]
 
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
@@ -138,23 +133,21 @@ class CupyCommunicator(RankCommunicator):
         self, program: Program, buffers: Mapping[str, DeviceBuffer], mode: Mode
     ) -> DeviceRunner:
         if mode.timer in EVENT_TIMED:
-            self._device.ready_to_hold()
+            self.device.ready_to_hold()
         lowering = CupyLowering(
-            self._nccl, self.comm, self._device, buffers, self._barrier_memory.address
+            self.nccl, self.comm, self.device, buffers, self.barrier_memory.address
         )
-        opener = CupyOpener(self._connect, lowering.barrier, self._device.synchronise)
-        lower = with_opener(in_groups(lowering, mode.groups), opener)
-        lowered = Lowered.of(program, mode.sync, lower)
-        return device_runner(self._device, lowered, rotation_pool(buffers), mode)
+        lowered = Lowered.of(program, mode.sync, in_groups(lowering, self, mode))
+        return device_runner(self.device, lowered, rotation_pool(buffers), mode)
 
     def counters(self) -> dict[str, float]:
-        return self._device.readings()
+        return self.device.readings()
 
     def facts(self) -> dict[str, Any]:
         import cupy
 
         own = f"cupy {cupy.__version__}"
-        version = version_text(self._nccl.get_version())
+        version = version_text(self.nccl.get_version())
         loaded = LoadedNccl.find()
         place = f" {loaded.origin}" if loaded else ""
         return {

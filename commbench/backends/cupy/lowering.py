@@ -128,15 +128,6 @@ class CupyLowering:
             case _:
                 return self._collective(step)
 
-    def barrier(self, communicator: Any) -> None:
-        """Enqueue one, on another communicator than that of the program."""
-        communicator.allReduce(*self._barrier_arguments)
-
-    @property
-    def _barrier_arguments(self) -> tuple[Any, ...]:
-        element = self._barrier_address
-        return element, element, 1, self._nccl.NCCL_INT8, self._nccl.NCCL_SUM, self._stream
-
     def within(self, communicator: Any) -> CupyLowering:
         """A group of calls is of one communicator, so messages there can't be started."""
         inner = copy(self)
@@ -156,7 +147,11 @@ class CupyLowering:
         stream = self._stream
         match step:
             case steps.Barrier():
-                return Call(comm.allReduce, self._barrier_arguments)
+                element = self._barrier_address
+                return Call(
+                    comm.allReduce,
+                    (element, element, 1, self._nccl.NCCL_INT8, self._nccl.NCCL_SUM, stream),
+                )
             case steps.Broadcast(data, root):
                 return Call(comm.bcast, (*self._message(data), root, stream))
             case steps.AllGather(send, recv):

@@ -18,8 +18,13 @@ from commbench.core.extras import how_to_install, is_installed
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator, Runner
 from commbench.core.variables import Case, Device, Ipc, Mode, Staging
-from commbench.engines.lowered import Lowered, PythonRunner, form_missing, in_groups, reductions
-from commbench.engines.opening import with_opener
+from commbench.engines.lowered import (
+    Lowered,
+    PythonRunner,
+    form_missing,
+    in_groups,
+    reductions,
+)
 from commbench.hardware import mpi_library
 from commbench.hardware.cuda import MPICH, MVAPICH, OPEN_MPI, UCX, cuda_ipc_exports
 from commbench.hardware.library_settings import judged, settings_of
@@ -36,7 +41,6 @@ from .lowering import (
     PythonLowering,
     reduction_problem,
 )
-from .opening import MpiOpener, NativeOpening
 
 # of Open MPI's TCP, of UCX below either library, of libfabric below MPICH, and of MPICH's older
 # device
@@ -171,7 +175,7 @@ class MpiCommunicator(RankCommunicator):
         gpu: CudaDevice | None = None,
         aware: CudaAware = NOT_QUERIED,
     ) -> None:
-        self._mpi = mpi
+        self.mpi = mpi
         self.comm = communicator
         self._gpu = gpu
         self._aware = aware
@@ -183,9 +187,9 @@ class MpiCommunicator(RankCommunicator):
         if tuple(ranks) == tuple(range(self.size)):
             return self
         communicator = self.comm.Create(self.comm.group.Incl(list(ranks)))
-        if communicator == self._mpi.COMM_NULL:
+        if communicator == self.mpi.COMM_NULL:
             return None
-        self._subsets.append(MpiCommunicator(self._mpi, communicator, self._gpu, self._aware))
+        self._subsets.append(MpiCommunicator(self.mpi, communicator, self._gpu, self._aware))
         return self._subsets[-1]
 
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
@@ -197,42 +201,39 @@ class MpiCommunicator(RankCommunicator):
         """Raises Unsupported also if the library would be given device memory that it is not known
         to take."""
         gpu = self._gpu
-        opener = MpiOpener(self.comm)
         pool = rotation_pool(buffers)
         if gpu is not None:
             if mode.staging != "pinned" and buffers and self._aware.answer is not True:
                 raise Unsupported(f"this MPI library {self._aware}; use staging=pinned")
-            lowering = partial(CudaLowering, self._mpi, self.comm, gpu=gpu)
+            lowering = partial(CudaLowering, self.mpi, self.comm, gpu=gpu)
             return gpu_runner(
                 gpu,
                 program,
                 self.hosted[0],
                 buffers,
                 mode,
-                lambda used: with_opener(in_groups(lowering(used), mode.groups), opener),
+                lambda used: in_groups(lowering(used), self, mode),
             )
         if mode.engine == "native":
             from commbench.engines.native import NativeRunner
 
-            native = NativeLowering(self._mpi, self.comm, buffers, program)
-            opening = NativeOpening(self._mpi, self.comm, native)
-            calls = Lowered.of(program, mode.sync, in_groups(opening, mode.groups))
-            return NativeRunner(calls, pool, keep=(opening, buffers))
-        python = PythonLowering(self._mpi, self.comm, buffers)
-        lower = with_opener(in_groups(python, mode.groups), opener)
-        return PythonRunner(Lowered.of(program, mode.sync, lower), pool)
+            native = NativeLowering(self.mpi, self.comm, buffers, program)
+            calls = Lowered.of(program, mode.sync, in_groups(native, self, mode))
+            return NativeRunner(calls, pool, keep=(native, buffers))
+        python = PythonLowering(self.mpi, self.comm, buffers)
+        return PythonRunner(Lowered.of(program, mode.sync, in_groups(python, self, mode)), pool)
 
     def counters(self) -> dict[str, float]:
         return {} if self._gpu is None else self._gpu.readings()
 
     def facts(self) -> dict[str, Any]:
-        level = {getattr(self._mpi, f"THREAD_{name.upper()}"): name for name in THREADS}
-        library = mpi_library.library_name(self._mpi)
+        level = {getattr(self.mpi, f"THREAD_{name.upper()}"): name for name in THREADS}
+        library = mpi_library.library_name(self.mpi)
         facts = {
             "library": library,
             "transports": self._transports(),
-            "standard": ".".join(str(part) for part in self._mpi.Get_version()),
-            "thread_level": level[self._mpi.Query_thread()],
+            "standard": ".".join(str(part) for part in self.mpi.Get_version()),
+            "thread_level": level[self.mpi.Query_thread()],
         }
         if self._gpu is None:
             return facts
@@ -254,7 +255,7 @@ class MpiCommunicator(RankCommunicator):
     def _transports(self) -> dict[str, str]:
         with suppress(CommbenchError):  # a library whose file is not found
             library = mpi_library.loaded_library()
-            return transports(library, self._mpi.Get_library_version(), ucx_log().text)
+            return transports(library, self.mpi.Get_library_version(), ucx_log().text)
         return {}
 
     def close(self, abort: bool = False) -> None:

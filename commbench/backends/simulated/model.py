@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from commbench.core import program as steps
 from commbench.core.errors import ConfigError
 from commbench.core.program import Compute, Step
+
+ORDERS = ("fixed", "by_rank", "by_chunk", "by_call")
 
 
 @dataclass(frozen=True)
@@ -18,12 +21,14 @@ class Model:
 
     noise: standard deviation of the logarithm of a repetition's duration; rho: its lag-1
     autocorrelation. A straggler arrives `straggler_s` late in one of `straggler_every` repetitions.
-    From repetition `corrupt_after` on, `corrupt_rank` receives one wrong element.
+    From repetition `corrupt_after` on, `corrupt_rank` receives one wrong element: plus 1, or with
+    `corrupt_bit` flipped (0 is the last place). `order`: that in which a sum is rounded; see
+    Payload; None: once.
 
     Factors multiply the latency and the wire time of single links: `slow_factor` from the first to
-    the second rank of `slow_pair` ("0-2", one direction) and on all links of `slow_rank`,
-    `other_node_factor` between nodes. Ranks are those of the layout. The slowest link of the ring
-    over its ranks sets the pace of a collective.
+    the second rank of `slow_pair` ("0-2", one direction), on all links of `slow_rank` and of the
+    ranks of `slow_node`, `other_node_factor` between nodes. Ranks are those of the layout. The
+    slowest link of the ring over its ranks sets the pace of a collective.
 
     Operations that a rank has started go on at `progress_share` of their speed while it computes
     (1: the computation hides them, 0: they wait), and it computes `compute_factor` times longer.
@@ -41,12 +46,16 @@ class Model:
     straggler_s: float = 0.0
     corrupt_rank: int | None = None
     corrupt_after: int = 0
+    corrupt_bit: int | None = None
     slow_pair: str | None = None
     slow_rank: int | None = None
+    # not in the text that noise is drawn from: earlier runs can be repeated
+    slow_node: int | None = field(default=None, repr=False)
     slow_factor: float = 1.0
     other_node_factor: float = 1.0
     progress_share: float = 1.0
     compute_factor: float = 1.0
+    order: str | None = None
 
     def __post_init__(self) -> None:
         if self.slow_pair is not None and not re.fullmatch(
@@ -58,6 +67,8 @@ class Model:
             )
         if not 0 <= self.progress_share <= 1:
             raise ConfigError(f"progress_share={self.progress_share} is no share; give 0 to 1")
+        if self.order not in (None, *ORDERS):
+            raise ConfigError(f"order={self.order} is unknown; allowed: {', '.join(ORDERS)}")
         for name in ("slow_factor", "other_node_factor", "compute_factor"):
             factor = getattr(self, name)
             if not 0 < factor < math.inf:
@@ -75,10 +86,17 @@ class Model:
         of_pair = [("slow_pair", int(rank)) for rank in (self.slow_pair or "").split("-") if rank]
         return [(name, rank) for name, rank in named if rank is not None] + of_pair
 
-    def link_factor(self, sender: int, receiver: int, same_node: bool) -> float:
-        """How many times slower this direction of a link is than planted for all links."""
-        slow = self.slow_pair == f"{sender}-{receiver}" or self.slow_rank in (sender, receiver)
-        return (self.slow_factor if slow else 1.0) * (1.0 if same_node else self.other_node_factor)
+    def link_factor(self, sender: int, receiver: int, nodes: Sequence[int]) -> float:
+        """How many times slower this direction of a link is than planted for all links. `nodes`
+        holds the node of each rank."""
+        ends = nodes[sender], nodes[receiver]
+        slow = (
+            self.slow_pair == f"{sender}-{receiver}"
+            or self.slow_rank in (sender, receiver)
+            or self.slow_node in ends
+        )
+        between = 1.0 if ends[0] == ends[1] else self.other_node_factor
+        return (self.slow_factor if slow else 1.0) * between
 
     def message_s(self, message_bytes: int) -> float:
         """Time on the wire, without latency."""

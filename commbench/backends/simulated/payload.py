@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from commbench.backends.buffers.memory import HostBuffer
 from commbench.core import program as steps
 from commbench.core.errors import CommunicationError
+from commbench.core.payload import DType
 from commbench.core.program import View
 from commbench.core.variables import ReductionName
 from commbench.engines.lowered import displacements
@@ -31,10 +32,13 @@ NUMPY_REDUCTIONS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
 
 @dataclass(frozen=True)
 class Payload:
-    """The first `copies` copies of the pool of all buffers."""
+    """The first `copies` copies of the pool of all buffers. `order`: of sums, see Model; `call`:
+    how many there have been before."""
 
     buffers: Buffers
     copies: int
+    order: str | None = None
+    call: int = 0
 
     def words(self, rank: int, view: View) -> Words:
         """The elements of the view in each copy."""
@@ -52,6 +56,7 @@ class Payload:
         """Run a collective of these ranks, each with its step. Returns the bytes that determine its
         time: all that the root has or gets, or without one each rank."""
         first = step_of[ranks[0]]
+        sums: Sequence[Words] = ()  # of the ranks, where they may differ
         match first:
             case steps.Barrier():
                 return 0
@@ -63,16 +68,20 @@ class Payload:
                 root = ranks[first.root]
                 message = self.words(root, _sent(step_of[root]))
             case steps.AllReduce() | steps.Reduce() | steps.ReduceScatter():
-                message = self._reduced(ranks, step_of, first.reduction)
+                sums = self._reduced(ranks, step_of, first.reduction)
+                message = sums[0]
             case _:  # a gather
                 blocks = [self.words(rank, _sent(step_of[rank])) for rank in ranks]
                 message = np.concatenate(blocks, axis=1)
         is_divided = isinstance(first, steps.Scatter | steps.ReduceScatter)
-        parts = np.split(message, len(ranks), axis=1) if is_divided else [message] * len(ranks)
+        width = message.shape[1] // len(ranks)
         is_rooted = isinstance(first, steps.Reduce | steps.Gather)
         for place, rank in enumerate(ranks):
+            own = sums[place] if sums else message
+            if is_divided:
+                own = own[:, place * width : (place + 1) * width]
             if not is_rooted or place == first.root:
-                self.words(rank, _received(step_of[rank]))[:] = parts[place]
+                self.words(rank, _received(step_of[rank]))[:] = own
         return int(message[0].nbytes)
 
     def _exchange_equal_blocks(self, ranks: Sequence[int], step_of: Mapping[int, Any]) -> int:
@@ -111,14 +120,36 @@ class Payload:
 
     def _reduced(
         self, ranks: Sequence[int], step_of: Mapping[int, Any], reduction: ReductionName
-    ) -> Words:
+    ) -> list[Words]:
+        """The result of each rank."""
         kind = self.buffers[ranks[0]][step_of[ranks[0]].send.buffer].dtype
         sent = [self.words(rank, step_of[rank].send) for rank in ranks]
-        reduced = []
-        for copy in range(self.copies):
-            stack = np.stack([kind.decode(words[copy]) for words in sent])
-            reduced.append(kind.encode(NUMPY_REDUCTIONS[reduction](stack)))
-        return np.stack(reduced)
+        stacks = [
+            np.stack([kind.decode(words[copy]) for words in sent]) for copy in range(self.copies)
+        ]
+        if self.order is None or reduction != "sum":
+            reduced = [kind.encode(NUMPY_REDUCTIONS[reduction](stack)) for stack in stacks]
+            return [np.stack(reduced)] * len(ranks)
+        return [
+            np.stack([self._sum(stack, kind, place) for stack in stacks])
+            for place in range(len(ranks))
+        ]
+
+    def _sum(self, stack: NDArray[Any], kind: DType, place: int) -> Words:
+        """The sum of the rank at `place`, rounded after each addition of `stack` [ranks, elements]:
+        rank after rank, from a first one on, which `order` says."""
+        ranks, count = stack.shape
+        elements = np.arange(count)
+        first = {
+            "by_rank": place,  # that of the result
+            "by_chunk": elements * ranks // count,  # each for a part of the elements, as in a ring
+            "by_call": self.call,
+        }.get(str(self.order), 0)
+        total = kind.encode(stack[first % ranks, elements])
+        for turn in range(1, ranks):
+            values = stack[(first + turn) % ranks, elements]
+            total = kind.encode(kind.decode(total) + values)
+        return total
 
 
 def _sent(step: Any) -> View:

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from commbench.backends.buffers.memory import rotation_pool
 from commbench.core import program as steps
 from commbench.core.errors import CommunicationError, Unsupported
-from commbench.core.opening import CloseCommunicator, Opening
 from commbench.core.program import Compute, Group, In, Operation, Program, Step, View
 
 from .model import Model
@@ -62,7 +61,8 @@ class VirtualRunner:
         self._done = 0  # repetitions
 
     def __call__(self, n: int) -> NDArray[np.int64]:
-        payload = Payload(self._buffers, copies=min(n, self._pool))
+        copies = min(n, self._pool)
+        payload = Payload(self._buffers, copies, self._model.order, self._done)
         world = VirtualWorld(self._model, self._nodes, payload)
         times = world.run(self._programs, self._delays(n)) * self._noise_factors(n)
         if self._model.corrupt_rank is not None and self._done + n > self._model.corrupt_after:
@@ -98,8 +98,13 @@ class VirtualRunner:
     def _corrupt(self, rank: int) -> None:
         """Make the first element that the rank has received wrong."""
         for name, buffer in self._buffers.get(rank, {}).items():
-            if name in ("recv", "data"):
-                buffer.words()[0] += 1
+            if name not in ("recv", "data"):
+                continue
+            words = buffer.words()
+            if self._model.corrupt_bit is None:
+                words[0] += 1
+            else:
+                words.view(f"u{words.itemsize}")[0] ^= 1 << self._model.corrupt_bit
 
 
 @dataclass
@@ -213,6 +218,9 @@ class VirtualWorld:
         if isinstance(step, steps.In):
             group = step.group
             step = step.step
+        if isinstance(step, steps.OwnStep):
+            self._begin(rank, request, step.simulated)
+            return
         until: Any
         match step:
             case steps.Send(data, peer):
@@ -223,11 +231,6 @@ class VirtualWorld:
                 until = self._copy(rank, step)
             case _ if isinstance(step, steps.Compute):
                 until = self._compute(rank, step)
-            case CloseCommunicator():
-                until = rank.clock
-            case Opening():  # as long as a barrier takes
-                ranks = step.members(rank.number, len(self.active))
-                until = self._join(rank, ranks, steps.Barrier())
             case _:
                 until = self._join(rank, tuple(self.active) if group is None else group, step)
         rank.pending[request] = Pending(until, rank.computed_s)
@@ -278,7 +281,7 @@ class VirtualWorld:
         return max(self._link_factor(*link) for link in neighbours)
 
     def _link_factor(self, sender: int, receiver: int) -> float:
-        return self.model.link_factor(sender, receiver, self.nodes[sender] == self.nodes[receiver])
+        return self.model.link_factor(sender, receiver, self.nodes)
 
     # ------------------------------------------------------------ its end
 

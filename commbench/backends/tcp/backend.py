@@ -17,8 +17,7 @@ from commbench.core.program import BufferSpec, Message, Program, Read, Write, op
 from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator, Runner
 from commbench.core.units import INT_MAX
 from commbench.core.variables import Case, Device, Ipc, Mode
-from commbench.engines.lowered import Lowered, PythonRunner, has_collectives
-from commbench.engines.opening import opens, with_opener
+from commbench.engines.lowered import Lowered, PythonRunner, has_collectives, with_own_steps
 from commbench.results.network_cards import interface_rails
 from commbench.runtime.peer_listener import PeerListener, PeerStream
 from commbench.runtime.rendezvous import address_for_peers
@@ -31,7 +30,6 @@ from .lowering import (
     TcpLowering,
     barrier_partners,
 )
-from .opening import TcpOpener
 
 INTERFACE = "COMMBENCH_TCP_INTERFACE"  # exported from the key `interface`
 EXCHANGE_S = 120.0
@@ -67,8 +65,7 @@ class Tcp(Backend):
         return None
 
     def supports(self, case: Case, size: int, program: Program) -> str | None:
-        only_messages = opens(program) or not has_collectives(program)
-        return None if only_messages else TCP_NO_COLLECTIVES
+        return TCP_NO_COLLECTIVES if has_collectives(program) else None
 
     def rails(self, facts: Mapping[str, Any]) -> list[str]:
         return [f"interface={name}" for name in interface_rails(facts)]
@@ -113,8 +110,8 @@ class TcpCommunicator(RankCommunicator):
     """See RankCommunicator. `ranks` are world ranks, in the order of this communicator."""
 
     def __init__(self, endpoint: Endpoint, ranks: tuple[int, ...]) -> None:
-        self._endpoint = endpoint
-        self._ranks = ranks
+        self.endpoint = endpoint
+        self.ranks = ranks
         self.size = len(ranks)
         self.hosted = (ranks.index(endpoint.rank),)
         # by the program prepared last: peer in this communicator, stream
@@ -124,8 +121,8 @@ class TcpCommunicator(RankCommunicator):
         endpoint.connect(self._barrier_keys())
 
     def subset(self, ranks: Sequence[int]) -> TcpCommunicator | None:
-        members = tuple(self._ranks[rank] for rank in ranks)
-        return TcpCommunicator(self._endpoint, members) if self._endpoint.rank in members else None
+        members = tuple(self.ranks[rank] for rank in ranks)
+        return TcpCommunicator(self.endpoint, members) if self.endpoint.rank in members else None
 
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         return HostBuffer(spec, pool)
@@ -136,15 +133,14 @@ class TcpCommunicator(RankCommunicator):
         operations = map(operation_of, (*program.reset, *program.from_lead))
         peers = {step.peer for step in operations if isinstance(step, Message)}
         self._used = [(peer, stream) for peer in sorted(peers) for stream in range(mode.streams)]
-        keys = [(self._ranks[peer], stream) for peer, stream in self._used]
+        keys = [(self.ranks[peer], stream) for peer, stream in self._used]
         if mode.fresh:
-            self._endpoint.disconnect(keys)
-        self._endpoint.connect([*keys, *self._barrier_keys()])
-        lowering = TcpLowering(self._endpoint, self._ranks, self.hosted[0], mode.streams, buffers)
+            self.endpoint.disconnect(keys)
+        self.endpoint.connect([*keys, *self._barrier_keys()])
+        lowering = TcpLowering(self.endpoint, self.ranks, self.hosted[0], mode.streams, buffers)
         if any(isinstance(step, Write | Read) for step in program.steps):
             return lowering.stream(program, mode.stream_threads)
-        opener = TcpOpener(self._endpoint, self._ranks, self.hosted[0])
-        lower = with_opener(lowering.call, opener)
+        lower = with_own_steps(lowering.call, self, mode.engine)
         return PythonRunner(Lowered.of(program, mode.sync, lower), rotation_pool(buffers))
 
     def counters(self) -> dict[str, float]:
@@ -152,31 +148,31 @@ class TcpCommunicator(RankCommunicator):
         return {
             f"tcp.peer{peer}.stream{stream}.{name}": value
             for peer, stream in self._used
-            for name, value in self._endpoint[self._ranks[peer], stream].info().items()
+            for name, value in self.endpoint[self.ranks[peer], stream].info().items()
         }
 
     def facts(self) -> dict[str, Any]:
         """The settings of a connection, or of the listener if there is none; buffer sizes as the
         kernel counts."""
-        sample = self._endpoint.sample()
+        sample = self.endpoint.sample()
         congestion_control = sample.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
         facts = {
             "library": f"kernel {platform.release()} tcp",
             "transport": "tcp",
-            "address": self._endpoint.listener.address,
+            "address": self.endpoint.listener.address,
             "congestion_control": congestion_control.split(b"\0")[0].decode(),
             "sndbuf_bytes": sample.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF),
             "rcvbuf_bytes": sample.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF),
         }
-        if self._endpoint.initial_cwnd is not None:
-            facts["initial_cwnd_segments"] = self._endpoint.initial_cwnd
-        if sample is not self._endpoint.listener.socket:
+        if self.endpoint.initial_cwnd is not None:
+            facts["initial_cwnd_segments"] = self.endpoint.initial_cwnd
+        if sample is not self.endpoint.listener.socket:
             facts["mss_bytes"] = sample.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
         return facts
 
     def close(self, abort: bool = False) -> None:
-        self._endpoint.close()
+        self.endpoint.close()
 
     def _barrier_keys(self) -> set[PeerStream]:
         partners = barrier_partners(self.hosted[0], self.size)
-        return {(self._ranks[peer], BARRIER) for pair in partners for peer in pair}
+        return {(self.ranks[peer], BARRIER) for pair in partners for peer in pair}

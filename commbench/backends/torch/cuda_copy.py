@@ -80,7 +80,7 @@ class CopyCommunicator(CudaCommunicator):
         if spec.memory == DEVICE:
             return super().allocate(spec, pool)
         return (
-            PinnedBuffer(spec, pool, self._gpu.pages())
+            PinnedBuffer(spec, pool, self.gpu.pages())
             if spec.memory == PINNED
             else HostBuffer(spec, pool)
         )
@@ -90,7 +90,7 @@ class CopyCommunicator(CudaCommunicator):
         return super().runner(program, buffers, replace(mode, staging="none"))
 
     def _lowering(self, buffers: Mapping[str, Buffer]) -> GroupLowering[Call]:
-        return CopyLowering(self.group, buffers, self._gpu, self.size)
+        return CopyLowering(self.group, buffers, self.gpu, self.size)
 
     def facts(self) -> dict[str, Any]:
         return {**super().facts(), "transport": "memcpy"}

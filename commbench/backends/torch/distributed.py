@@ -31,11 +31,9 @@ from commbench.engines.lowered import (
     check_form,
     in_groups,
 )
-from commbench.engines.opening import Opener, with_opener
 from commbench.hardware.torch_install import other_torch
 
 from .cuda import CudaDevice, CudaMemory, gpu_runner, view_tensors
-from .opening import GroupOpener
 
 # a last resort: the deadlines of the control plane are shorter
 CALL_TIMEOUT = timedelta(minutes=10)
@@ -98,15 +96,15 @@ class TorchCommunicator(RankCommunicator):
     ) -> None:
         self._name = name
         self.group = group
-        self._ranks = ranks
+        self.ranks = ranks
         self._rank = rank
         self._more = more
         self.size = len(ranks)
         self.hosted = (ranks.index(rank),)
 
     def subset(self, ranks: Sequence[int]) -> TorchCommunicator | None:
-        members = tuple(self._ranks[rank] for rank in ranks)
-        return self if members == self._ranks else self._new_group(members)
+        members = tuple(self.ranks[rank] for rank in ranks)
+        return self if members == self.ranks else self._new_group(members)
 
     def _new_group(self, members: tuple[int, ...]) -> TorchCommunicator | None:
         """A communicator of the ranks that torch has these numbers for; None if this is none of
@@ -130,14 +128,11 @@ class TorchCommunicator(RankCommunicator):
         return HostBuffer(spec, pool)
 
     def runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
-        lower = with_opener(in_groups(self._lowering(buffers), mode.groups), self._opener())
+        lower = in_groups(self._lowering(buffers), self, mode)
         return PythonRunner(Lowered.of(program, mode.sync, lower), rotation_pool(buffers))
 
     def _lowering(self, buffers: Mapping[str, Buffer]) -> GroupLowering[Call]:
         return TorchLowering(self.group, buffers)
-
-    def _opener(self) -> Opener:
-        return GroupOpener(self._ranks, self.hosted[0], CALL_TIMEOUT)
 
     @contextmanager
     def profiled(self, path: Path) -> Iterator[None]:
@@ -154,9 +149,9 @@ class TorchCommunicator(RankCommunicator):
         own = {"library": f"torch {torch.__version__} {self._name}", "transport": "tcp"}
         other = other_torch()
         own |= {} if other is None else {"torch_of_system": other}
-        if keeps_order() or list(self._ranks) == sorted(self._ranks):
+        if keeps_order() or list(self.ranks) == sorted(self.ranks):
             return own
-        return {**own, GROUP_ORDER: sorted(range(self.size), key=self._ranks.__getitem__)}
+        return {**own, GROUP_ORDER: sorted(range(self.size), key=self.ranks.__getitem__)}
 
     def close(self, abort: bool = False) -> None:
         """Does nothing in a broken world: destructors and ProcessGroupNCCL's abort wait for lost
@@ -175,29 +170,29 @@ class CudaCommunicator(TorchCommunicator):
         self, name: str, group: Any, ranks: tuple[int, ...], rank: int, gpu: CudaDevice, *more: Any
     ) -> None:
         super().__init__(name, group, ranks, rank, gpu, *more)
-        self._gpu = gpu
+        self.gpu = gpu
 
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
-        return DeviceBuffer(spec, pool, partial(CudaMemory, place=self._gpu.place))
+        return DeviceBuffer(spec, pool, partial(CudaMemory, place=self.gpu.place))
 
     def runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
         return gpu_runner(
-            self._gpu,
+            self.gpu,
             program,
             self.hosted[0],
             buffers,
             mode,
-            lambda used: with_opener(in_groups(self._lowering(used), mode.groups), self._opener()),
+            lambda used: in_groups(self._lowering(used), self, mode),
         )
 
     def _lowering(self, buffers: Mapping[str, Buffer]) -> GroupLowering[Call]:
-        return TorchLowering(self.group, buffers, self._gpu.place)
+        return TorchLowering(self.group, buffers, self.gpu.place)
 
     def counters(self) -> dict[str, float]:
-        return self._gpu.readings()
+        return self.gpu.readings()
 
     def facts(self) -> dict[str, Any]:
-        return {**super().facts(), "gpu": self._gpu.name}
+        return {**super().facts(), "gpu": self.gpu.name}
 
 
 class TorchLowering:

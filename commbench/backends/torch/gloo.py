@@ -13,7 +13,6 @@ from typing import Any
 
 from commbench.core.case import World
 from commbench.core.errors import ConfigError, Unconnected, process_limit
-from commbench.core.opening import Opening
 from commbench.core.program import (
     AllGather,
     AllReduce,
@@ -22,6 +21,7 @@ from commbench.core.program import (
     Barrier,
     Broadcast,
     Gather,
+    OwnStep,
     Program,
     Reduce,
     ReduceScatter,
@@ -82,7 +82,7 @@ class Gloo(Backend):
     def staging(self, program: Program) -> Staging:
         """A program with a step that gloo does not copy is copied by commbench as a whole."""
         moving = [
-            step for step in program.from_lead if not isinstance(step, Barrier | WaitAll | Opening)
+            step for step in program.from_lead if not isinstance(step, Barrier | WaitAll | OwnStep)
         ]
         if not moving:
             return "none"

@@ -31,20 +31,17 @@ from commbench.core.program import (
 from commbench.core.protocols import Buffer, Control, Runner
 from commbench.core.variables import Case, Device, Ipc, Mode, Registration
 from commbench.engines.lowered import NO_CALL, Call, GroupLowering, Rotating
-from commbench.engines.opening import Opener
 from commbench.hardware.torch_install import place_of, torch_folder
 from commbench.runtime.exit_protocol import FOLDER
 
 from .cuda import CudaDevice, cuda_missing, graph_refusal
 from .distributed import (
-    CALL_TIMEOUT,
     TORCH_UNSUPPORTED,
     CudaCommunicator,
     TorchCommunicator,
     TorchLowering,
     start_group,
 )
-from .nccl_opening import NcclOpener
 from .registered_memory import RegisteredMemory, registration_refusal
 
 ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
@@ -126,14 +123,14 @@ class NcclCommunicator(CudaCommunicator):
         gpu.synchronise()
 
     def registered_memory(self, registration: Registration) -> AbstractContextManager[None]:
-        backend = self.group._get_backend(self._gpu.place)
+        backend = self.group._get_backend(self.gpu.place)
         self._memory = RegisteredMemory(backend, registration)
         return self._memory.allocating()
 
     def release_memory(self) -> None:
         memory, self._memory = self._memory, None
         if memory is not None:
-            self._gpu.synchronise()
+            self.gpu.synchronise()
             memory.release()
 
     def runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
@@ -142,13 +139,10 @@ class NcclCommunicator(CudaCommunicator):
         return super().runner(program, buffers, mode)
 
     def for_graphs(self, ranks: Sequence[int]) -> TorchCommunicator | None:
-        return self._new_group(tuple(self._ranks[rank] for rank in ranks))
+        return self._new_group(tuple(self.ranks[rank] for rank in ranks))
 
     def _lowering(self, buffers: Mapping[str, Buffer]) -> GroupLowering[Call]:
-        return NcclLowering(self.group, buffers, self.barrier_tensor, self._gpu.place)
-
-    def _opener(self) -> Opener:
-        return NcclOpener(self.group, self._ranks, self._gpu, CALL_TIMEOUT)
+        return NcclLowering(self.group, buffers, self.barrier_tensor, self.gpu.place)
 
     def facts(self) -> dict[str, Any]:
         import torch

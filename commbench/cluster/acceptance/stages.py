@@ -11,7 +11,7 @@ from pathlib import Path
 from commbench.cli.jobs import swept
 from commbench.cli.run import is_finished, resume, task
 from commbench.cluster.acceptance.node_verdicts import read_acceptance
-from commbench.cluster.acceptance.verdict_text import MOST_NODES, acceptance_section
+from commbench.cluster.acceptance.verdict_text import MOST_LINES, acceptance_section
 from commbench.cluster.search.node_rounds import search_refusal
 from commbench.config.compose import ConfigComposer
 from commbench.config.experiments import RequestedJobs, requested_jobs
@@ -138,8 +138,9 @@ def print_verdict(folder: Path) -> int:
     if acceptance is None:
         print_error(f"no stage of the acceptance in {folder} has results")
         return 1
-    text = report_text([acceptance_section(acceptance)], MOST_NODES, Terminal.of(sys.stdout))
-    print(f"{text}results: {folder}", flush=True)
+    text = report_text([acceptance_section(acceptance)], MOST_LINES, Terminal.of(sys.stdout))
+    print(f"{text}one page to send: commbench report {folder} --html acceptance.html")
+    print(f"results: {folder}", flush=True)
     return acceptance.exit_status
 
 

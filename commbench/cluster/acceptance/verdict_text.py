@@ -1,5 +1,5 @@
-"""The section of an acceptance: the nodes, the worst first, what the operations of all nodes reach,
-and the evidence."""
+"""The section of an acceptance: the nodes, the worst first, those alike in one line, the evidence,
+and what the operations of all nodes reach."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from commbench.cluster.acceptance.machine_facts import other_differences
+from commbench.cluster.acceptance.node_names import names_text
 from commbench.cluster.acceptance.node_verdicts import Acceptance
 from commbench.cluster.acceptance.verdict import (
     STAGE_NAMES,
@@ -23,38 +24,45 @@ from commbench.results.row import Measured
 from commbench.stats.thresholds import FALSE_ALARMS
 from commbench.stats.verdict import GATES, Gate
 
-MOST_NODES = 64  # rows of the table; the rest is counted
+MOST_LINES = 64  # of the table; the rest is counted
 MOST_EVIDENCE = 4  # lines of a node and stage
-MOST_NAMED = 8  # facts or nodes in a line
+MOST_NAMED = 8  # facts in a line
 SCALING_HEADS = ("scaling", "message\nB", "nodes", "time\nus", "busbw\nGB/s")
 
 
 def acceptance_section(acceptance: Acceptance) -> Section:
     verdicts = sorted(acceptance.verdicts, key=lambda verdict: GATES.index(verdict.answer))
+    alike = [*grouped(verdicts, _stage_answers).values()]
     counts = Counter(verdict.answer for verdict in verdicts)
     counted = ", ".join(f"{counts[name]} {name}" for name in ("PASS", "FAIL", "UNDECIDED"))
     return Section(
         f"Acceptance of {plural(len(verdicts), 'node', 'nodes')}: {counted}",
-        tables=[_nodes_table(verdicts[:MOST_NODES]), *_scaling_tables(acceptance)],
+        headline=[_nodes_table(alike[:MOST_LINES])],
+        tables=_scaling_tables(acceptance),
+        sentences=[*_hidden_line(alike[MOST_LINES:]), *_evidence_lines(verdicts)],
         notes=[
-            *_hidden_line(verdicts[MOST_NODES:]),
-            *_evidence_lines(verdicts),
             *_missing_lines(verdicts),
             *_notes(acceptance),
         ],
     )
 
 
-def _nodes_table(verdicts: Sequence[NodeVerdict]) -> Table:
+def _nodes_table(alike: Sequence[Sequence[NodeVerdict]]) -> Table:
+    """A line for all nodes whose stages say the same: `node0-9,11-31: PASS`."""
     cells = [
-        [each.name, each.answer, *(each.stages[stage].answer or "-" for stage in STAGE_NAMES)]
-        for each in verdicts
+        [f"{names_text(each.name for each in nodes)}: {nodes[0].answer}", *_stage_answers(nodes[0])]
+        for nodes in alike
     ]
-    colors = {row: "red" for row, each in enumerate(verdicts) if each.answer == "FAIL"}
-    return Table.of(("node", "verdict", *STAGE_NAMES), cells, colors=colors)
+    colors = {row: "red" for row, nodes in enumerate(alike) if nodes[0].answer == "FAIL"}
+    return Table.of(("nodes", *STAGE_NAMES), cells, colors=colors)
 
 
-def _hidden_line(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
+def _stage_answers(verdict: NodeVerdict) -> tuple[str, ...]:
+    return tuple(verdict.stages[stage].answer or "-" for stage in STAGE_NAMES)
+
+
+def _hidden_line(alike: Sequence[Sequence[NodeVerdict]]) -> Iterator[str]:
+    verdicts = [verdict for nodes in alike for verdict in nodes]
     if verdicts:
         counts = Counter(verdict.answer for verdict in verdicts)
         listed = ", ".join(f"{count} {name}" for name, count in counts.items())
@@ -107,7 +115,7 @@ def _missing_lines(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
             if result.answer in ("UNDECIDED", None):
                 names[result.answer, stage, result.lines[0]].append(verdict.name)
     for (answer, stage, line), own in names.items():
-        who = "all nodes" if len(own) == len(verdicts) else ", ".join(own[:MOST_NAMED])
+        who = "all nodes" if len(own) == len(verdicts) else names_text(own)
         word = "does not apply" if answer is None else "UNDECIDED"
         yield f"{stage} {word} on {who}: {line}"
 
@@ -121,8 +129,8 @@ def _notes(acceptance: Acceptance) -> Iterator[str]:
     if any(verdict.stages["alone"].answer == "FAIL" for verdict in acceptance.verdicts):
         yield (
             f"a node fails alone if it takes {100 * acceptance.slowdown:g} % longer than the median"
-            " of all nodes, and by more spreads (1.48 median deviations) than the slowest node"
-            f" has in {100 * (1 - FALSE_ALARMS):g} % of healthy clusters"
+            " of all nodes, and lies more spreads (1.48 median deviations) above it than the"
+            f" slowest node of {100 * (1 - FALSE_ALARMS):g} % of healthy clusters"
         )
     failed = [verdict.name for verdict in acceptance.verdicts if verdict.answer == "FAIL"]
     yield from exclude_lines(failed, acceptance.names)

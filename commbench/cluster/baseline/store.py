@@ -48,6 +48,7 @@ STORED_COLUMNS = (
     "median_s",
     "visit_medians_s",
     "visit_launches",
+    "launch_hashes",
 )
 
 

@@ -1,10 +1,15 @@
-"""By what a case of a suite is the same after an update of the library."""
+"""By what a case of a suite is the same after an update of the library, and what else than its
+times has changed."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
+from commbench.core.annexes import part_modules
 from commbench.core.variables import BY_NAME, NAMES, Variables
+from commbench.results.columns import case_text, grouped
+from commbench.results.row import Row
 
 UPGRADED = "library"  # a new version of it is a change of the case, not another case
 
@@ -15,3 +20,15 @@ def suite_key(case: Variables) -> str:
     own = {name: getattr(case, name) for name in NAMES if name != UPGRADED}
     differing = {name: value for name, value in own.items() if value != BY_NAME[name].default}
     return json.dumps(differing, sort_keys=True)
+
+
+def changes_beside_times(healthy: Iterable[Row], new: Iterable[Row]) -> list[str]:
+    """`all_reduce 1x4 1 KiB: ...`: what the modules `compared` of features see in cases of both."""
+    rows_before = grouped(healthy, suite_key)
+    rows_now = grouped(new, suite_key)
+    return [
+        f"{case_text(now[0])}: {text}"
+        for key, now in rows_now.items()
+        for module in part_modules("compared")
+        if key in rows_before and (text := module.change(rows_before[key], now))
+    ]

@@ -86,7 +86,8 @@ class GateCase:
     """A case of the results, the store, or both. `rows`: of the results, one a run; `row`: any one.
 
     `healthy` and `new`: the launches of the store and of the results. `is_new_only`: the store has
-    no row of it; `was_measured`: some run of the store could measure it.
+    no row of it; `was_measured`: some run of the store could measure it; `healthy_row`: one that
+    the store has.
     """
 
     row: Row
@@ -95,6 +96,7 @@ class GateCase:
     new: Sequence[HealthyLaunch]
     is_new_only: bool
     was_measured: bool
+    healthy_row: Row | None = None
 
     @property
     def unmeasured_rows(self) -> list[Row]:

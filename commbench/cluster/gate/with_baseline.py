@@ -19,6 +19,7 @@ from commbench.cluster.baseline.store import (
     store_keys,
     stored_runs,
 )
+from commbench.cluster.baseline.suite_key import changes_beside_times
 from commbench.cluster.gate.answers import CaseAnswer, GateResult
 from commbench.cluster.gate.decision import GateCase, GateRules, suite_answers
 from commbench.core.errors import ConfigError
@@ -45,7 +46,7 @@ def judge_with_baseline(summary: Summary, store: Path, rules: GateRules) -> Gate
     return GateResult(
         tuple(answers),
         (_basis(store, keys, judged), *_rule_sentences(answers, rules)),
-        tuple(_findings(answers, summary)),
+        tuple(_findings(answers, judged, summary)),
         (*summary.unfinished, *_notes(cases, judged, _runs_in_store(store, keys))),
     )
 
@@ -92,6 +93,7 @@ def _cases_of_key(
             new=[launch for row in own for launch in launches_of(row, days[row.run_id])],
             is_new_only=baseline is None,
             was_measured=bool(launches),
+            healthy_row=baseline.row if baseline else None,
         )
 
 
@@ -117,12 +119,17 @@ def _rule_sentences(answers: Sequence[CaseAnswer], rules: GateRules) -> Iterator
     )
 
 
-def _findings(answers: Sequence[CaseAnswer], summary: Summary) -> Iterator[str]:
-    """What is too fast, then the guidelines and known values, which fail nothing beside a
-    baseline."""
+def _findings(
+    answers: Sequence[CaseAnswer], judged: Sequence[GateCase], summary: Summary
+) -> Iterator[str]:
+    """What is too fast or has changed beside its times, then the guidelines and known values, which
+    fail nothing beside a baseline."""
     for each in answers:
         if each.finding:
             yield f"{each.name}: {each.finding}."
+    healthy = [case.healthy_row for case in judged if case.healthy_row is not None]
+    for text in changes_beside_times(healthy, (row for case in judged for row in case.rows)):
+        yield f"{text}."
     yield from filter(None, (check.finding for check in checks_of(summary).checks))
 
 

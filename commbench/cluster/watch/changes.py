@@ -33,7 +33,7 @@ from commbench.cluster.watch.state import CaseVerdict, KnownChange
 from commbench.core.states import CaseStatus
 from commbench.core.units import plural
 from commbench.core.variables import Case
-from commbench.report.compare_text import DifferingFact, differing_facts
+from commbench.report.compared_sides import DifferingFact, differing_facts
 from commbench.results.row import Row
 from commbench.stats.interval import Interval
 from commbench.stats.thresholds import (
@@ -45,6 +45,7 @@ from commbench.stats.thresholds import (
 from commbench.stats.verdict import suspect_ratio
 
 BROKEN_STATUSES: tuple[CaseStatus, ...] = ("failed", "invalid")
+NEAR_SHARE = 0.1  # 9 to 11 % is about 10 %
 MOST_RECORDS = 20  # runs before a change whose records are compared with those after it
 
 
@@ -78,6 +79,17 @@ class WatchRule:
         tests = level_tests(healthy, new[:1])
         factor = suspect_ratio(medians, 1, self.delta, tests, CHANGED_SPREADS)
         return Interval(middle_s, middle_s / factor, middle_s * factor, n=medians.size)
+
+    def is_at_delta(self, healthy: Sequence[HealthyLaunch], new: Sequence[HealthyLaunch]) -> bool:
+        """Whether the new launches differ for certain, by so nearly `delta` that noise decides on
+        which side of it each of them is."""
+        if len(healthy) < DECIDING_LAUNCHES or not new:
+            return False
+        tests = level_tests(healthy, new[:1])
+        noise = math.log(suspect_ratio(medians_s(healthy), 1, 0.0, tests, CHANGED_SPREADS))
+        least = math.log1p(self.delta)
+        step = abs(_step(healthy, new))
+        return step > noise and abs(step - least) <= max(noise / 2, NEAR_SHARE * least)
 
     def day_levels(self, healthy: Sequence[HealthyLaunch]) -> DayLevels | None:
         """None with too few in the store."""
@@ -120,8 +132,12 @@ class CaseHistory:
         farther beyond."""
         if self.change is None or self.change.ratio is None or not self.healthy:
             return False
-        step = math.log(np.median(medians_s(new)) / np.median(medians_s(self.healthy)))
-        return 0.5 < step / math.log(self.change.ratio) < 1.5
+        return 0.5 < _step(self.healthy, new) / math.log(self.change.ratio) < 1.5
+
+
+def _step(healthy: Sequence[HealthyLaunch], new: Sequence[HealthyLaunch]) -> float:
+    """The logarithm of the ratio of the new median to the healthy one."""
+    return math.log(np.median(medians_s(new)) / np.median(medians_s(healthy)))
 
 
 @dataclass(frozen=True)
@@ -224,8 +240,9 @@ def changed_facts(
 class JudgedCase:
     """A case after a turn. `expected`: where a healthy launch is; `days`: how much days differ;
     `verdict`: what is shown; `change`: what is known then, None if it is as the healthy ones;
-    `is_new`: since this turn; `note`: what fresh launches have shown otherwise; `is_suspect`: they
-    did not confirm a change."""
+    `is_new`: since this turn; `note`: what fresh launches have shown otherwise, or how near it is
+    to the least change; `has_fresh`: fresh launches were asked; `is_suspect`: they did not confirm
+    a change."""
 
     case: Case
     row: Row | None
@@ -235,6 +252,7 @@ class JudgedCase:
     verdict: CaseVerdict
     change: KnownChange | None
     note: str = ""
+    has_fresh: bool = False
 
     @property
     def is_new(self) -> bool:
@@ -243,7 +261,7 @@ class JudgedCase:
     @property
     def is_suspect(self) -> bool:
         """Whether it looked changed, which fresh launches did not confirm."""
-        return bool(self.note) and self.change is self.history.change is None
+        return self.has_fresh and self.change is self.history.change is None
 
 
 def judged_case(
@@ -260,9 +278,11 @@ def judged_case(
     shown = look.launch if history.change is None else known
     expected = rule.healthy_range(history.healthy, launch.launches(key) or history.healthy[-1:])
     days = rule.day_levels(history.healthy)
-    judged = JudgedCase(case, row, history, expected, days, shown, history.change)
+    judged = JudgedCase(
+        case, row, history, expected, days, shown, history.change, has_fresh=look.needs_fresh
+    )
     if not look.needs_fresh or row is None:
-        return judged
+        return replace(judged, note=_at_delta_text(history, launch.launches(key), rule))
     rows = [each.rows.get(key) for each in fresh]
     measured = sum(row is not None for row in rows)
     if measured < len(fresh):
@@ -273,13 +293,26 @@ def judged_case(
     verdict = verdict_after_fresh(history, look, rows, again, rule)
     is_as_known = history.change is None or not again or history.shows_change(again)
     if verdict == known and is_as_known:
-        note = f"{_seen_text(look, known)}: {_denied_text(history, look, again, rule)}"
+        denied = f"{_seen_text(look, known)}: {_denied_text(history, look, again, rule)}"
+        note = _at_delta_text(history, again, rule) or denied
         return replace(judged, verdict=verdict, note=note)
     if verdict == "SAME":
         return replace(judged, verdict=verdict, change=None, note=f"no longer {known}")
     new = [*launch.launches(key), *again]
     change = changed_since(verdict, history.series, new, row.run_id)
     return replace(judged, verdict=verdict, change=change)
+
+
+def _at_delta_text(history: CaseHistory, new: Sequence[HealthyLaunch], rule: WatchRule) -> str:
+    """`about 10 % slower, at your --delta`; empty for what differs by less or more."""
+    if history.change is not None or not rule.is_at_delta(history.healthy, new):
+        return ""
+    step = _step(history.healthy, new)
+    which = "slower" if step > 0 else "faster"
+    return (
+        f"about {100 * math.expm1(abs(step)):.2g} % {which}, at your --delta"
+        f" {100 * rule.delta:g}: give a smaller one to be told of it"
+    )
 
 
 def _denied_text(

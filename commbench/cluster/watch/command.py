@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import time
 from pathlib import Path
 
@@ -85,9 +86,32 @@ def _watch_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="how long runs are kept that show nothing: fresh launches (default 20 turns)",
     )
+    add(
+        "--quiet",
+        action="store_true",
+        help="with --once: print nothing unless something has changed or went wrong",
+    )
+    add(
+        "--plant",
+        type=_planted,
+        action="append",
+        default=[],
+        metavar="TURN:KEY=VALUE",
+        help="a rehearsal: from this turn on also KEY=VALUE, as 7:backend.model.slow_factor=1.5",
+    )
     add("--prometheus", type=Path, metavar="FILE.prom", help="for node_exporter's textfiles")
     add("--config-dir", help="a folder with more YAML, e.g. DIR/benchmark/mine.yaml")
     return parser
+
+
+def _planted(word: str) -> tuple[int, str]:
+    """The type of --plant: the turn, and what holds from it on."""
+    match = re.fullmatch(r"([1-9]\d{0,5}):([^=]+=.*)", word)
+    if match is None:
+        raise argparse.ArgumentTypeError(
+            f"{word} is not TURN:KEY=VALUE; write it as 7:backend.model.slow_factor=1.5"
+        )
+    return int(match[1]), match[2]
 
 
 def watch_options(words: list[str]) -> WatchOptions:
@@ -98,6 +122,8 @@ def watch_options(words: list[str]) -> WatchOptions:
                 f"{word!r} is not KEY=VALUE; a suite is what a run takes: experiment=NAME, or"
                 " backend=gloo layout=1x2"
             )
+    if options.quiet and not options.once:
+        raise ConfigError("--quiet is for --once, which cron starts; leave it out")
     if options.prometheus is not None:
         check_file("--prometheus", str(options.prometheus))
         if options.prometheus.suffix != PROMETHEUS_SUFFIX:
@@ -116,6 +142,8 @@ def watch_options(words: list[str]) -> WatchOptions:
         options.config_dir,
         options.multirun,
         options.keep_turns,
+        options.quiet,
+        tuple(options.plant),
     )
 
 
@@ -131,7 +159,8 @@ def next_due_s(begin_s: float, every_s: float, now_s: float) -> float:
 def _only_turn(options: WatchOptions) -> int:
     jobs = jobs_in_the_way()
     if jobs is not None:
-        print(f"watch: {jobs}: this turn is left out", flush=True)
+        if not options.is_quiet:
+            print(f"watch: {jobs}: this turn is left out", flush=True)
         return UNDECIDED_STATUS
     return watch_turn(options)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +29,9 @@ TOTAL_S = "budget.total_s"
 class WatchOptions:
     """The options of a command line. `every_s` is None for one turn; `fresh`: how many launches
     confirm a change; `delta`: the least change that matters, 0.02 is 2 %; `keep_turns`: how many
-    turns a run is kept that is no part of the store and shows no change."""
+    turns a run is kept that is no part of the store and shows no change; `is_quiet`: nothing is
+    printed unless something has changed or went wrong; `planted`: words that hold from a turn on,
+    for a rehearsal."""
 
     words: tuple[str, ...]
     store: Path
@@ -41,6 +43,8 @@ class WatchOptions:
     config_dir: str | None
     multirun: bool
     keep_turns: int
+    is_quiet: bool = False
+    planted: tuple[tuple[int, str], ...] = ()
 
     @property
     def runs(self) -> Path:
@@ -54,6 +58,9 @@ class WatchOptions:
     def quarantine(self) -> Path:
         return self.store / WATCH_FOLDER / QUARANTINE_FOLDER
 
+    def planted_in(self, turn: int) -> list[str]:
+        return [word for first, word in self.planted if first <= turn]
+
 
 @dataclass(frozen=True)
 class WatchedSuite:
@@ -62,11 +69,15 @@ class WatchedSuite:
 
     @property
     def cases(self) -> dict[str, Case]:
-        return {key: case for job in self.jobs for key, case in job.cases.items()}
+        return _cases(self.jobs)
 
     @property
     def skipped(self) -> frozenset[str]:
         return frozenset(key for job in self.jobs for key in job.skipped)
+
+
+def _cases(jobs: Iterable[SuiteJob]) -> dict[str, Case]:
+    return {key: case for job in jobs for key, case in job.cases.items()}
 
 
 def watched_suite(options: WatchOptions) -> WatchedSuite:
@@ -78,7 +89,10 @@ def watched_suite(options: WatchOptions) -> WatchedSuite:
             if key in own:
                 raise ConfigError(f"commbench watch sets {key} itself; leave it out")
         quiet = [] if "writer" in keys else ["writer=[parquet]"]
-        requested = requested_jobs(composer, [*quiet, *options.words], options.multirun)
+        words = [*quiet, *options.words]
+        requested = requested_jobs(composer, words, options.multirun)
+        planted = [word for _, word in options.planted]
+        rehearsed = requested_jobs(composer, [*words, *planted], options.multirun)
     check_experiment(requested)
     for job in requested.jobs:
         check_startable(job)
@@ -92,6 +106,11 @@ def watched_suite(options: WatchOptions) -> WatchedSuite:
         raise ConfigError("two runs of this suite have the same case; watch it once")
     if suite.cases.keys() == suite.skipped:
         raise ConfigError("this suite has no case that can be measured here; see plan=true")
+    if planted and suite.cases.keys() != _cases(map(suite_job, rehearsed.jobs)).keys():
+        raise ConfigError(
+            f"--plant {' '.join(planted)} changes which cases are measured; plant what changes"
+            " their times, as backend.model.slow_factor=1.5"
+        )
     if options.prometheus is not None and len(suite.cases) > MOST_SERIES_CASES:
         raise ConfigError(
             f"--prometheus takes at most {MOST_SERIES_CASES} cases, this suite has"

@@ -18,7 +18,7 @@ from commbench.cluster.baseline.store import (
     read_stored_runs,
     store_key,
 )
-from commbench.cluster.baseline.suite_key import suite_key
+from commbench.cluster.baseline.suite_key import changes_beside_times, suite_key
 from commbench.cluster.watch.changes import (
     CaseHistory,
     JudgedCase,
@@ -27,6 +27,7 @@ from commbench.cluster.watch.changes import (
     judged_case,
 )
 from commbench.cluster.watch.prometheus import WatchedCase, case_labels, metrics_text
+from commbench.cluster.watch.quiet import HeldText, has_news, held_text
 from commbench.cluster.watch.runs import TurnRuns, file_runs
 from commbench.cluster.watch.state import (
     MOST_TURNS,
@@ -59,6 +60,11 @@ MOST_ASIDE = 50  # runs beside the store that are read
 
 def watch_turn(options: WatchOptions) -> int:
     """Measure the suite, judge it, and store what follows; returns the exit status."""
+    with held_text(options.is_quiet) as held:
+        return _turn(options, held)
+
+
+def _turn(options: WatchOptions, held: HeldText) -> int:
     suite = watched_suite(options)
     keys = tuple(sorted(suite.cases))
     words = tuple(map(recorded_override, options.words))
@@ -70,7 +76,8 @@ def watch_turn(options: WatchOptions) -> int:
     try:
         jobs = [watched.job for watched in suite.jobs]
         last = _last_name(baseline, aside, state)
-        launch = _launched(options, jobs, state.launches, last)
+        planted = options.planted_in(len(state.turns) + 1)
+        launch = _launched(options, jobs, state.launches, last, planted)
         if not launch.runs:
             return launch.status
         number = state.launches + 1
@@ -84,7 +91,8 @@ def watch_turn(options: WatchOptions) -> int:
         again = [key for key, look in looks.items() if look.needs_fresh]
         fresh: list[FreshLaunch] = []
         for _ in range(options.fresh if again else 0):
-            fresh.append(_launched(options, narrowed_jobs(suite, again, options), number, last))
+            suspected = narrowed_jobs(suite, again, options)
+            fresh.append(_launched(options, suspected, number, last, planted))
             number += 1
     finally:
         stop_rank_server()  # for hours nobody needs it, and an update is seen by the next one
@@ -95,12 +103,15 @@ def watch_turn(options: WatchOptions) -> int:
     }
     state = _state_after(state, judged, number, min(run.name for run in launch.runs))
     lines = turn_lines(list(judged.values()), [run.record for run in own], launch)
+    healthy = (row for run in own for row in run.rows)
+    lines += changes_beside_times(healthy, launch.rows.values())
     print(paragraphs(lines, Terminal.of(sys.stdout)), flush=True)
     # the state last: a turn that is interrupted before is judged again
     file_runs(options, state, _turn_runs(options, own, launch, fresh, judged))
     write_state(options.store, state)
     if options.prometheus is not None:
         _write_prometheus(options.prometheus, suite, judged)
+    held.is_told = has_news(judged.values(), max(each.status for each in (launch, *fresh)))
     return _turn_status([launch, *fresh], judged)
 
 
@@ -162,8 +173,10 @@ def _last_name(baseline: Sequence[StoredRun], rows_aside: Sequence[Row], state: 
     return max([*(run.path.name for run in baseline), *aside, *state.turns], default="")
 
 
-def _launched(options: WatchOptions, jobs: Sequence[Job], number: int, after: str) -> FreshLaunch:
-    words = [f"trial={number}"]
+def _launched(
+    options: WatchOptions, jobs: Sequence[Job], number: int, after: str, planted: Sequence[str]
+) -> FreshLaunch:
+    words = [*planted, f"trial={number}"]
     if options.budget_s is not None:
         words.append(f"{TOTAL_S}={options.budget_s / len(jobs):g}")
     return launched(jobs, options.runs, words, options.config_dir, after)

@@ -25,7 +25,7 @@ MOST_SIZES = 64  # of an operation, for which a value is looked for
 MODEL = re.compile(r"(?:gpu\.\d+\.name|host\.cpu_model)=([^;]+)")
 ADD_OWN = f"commbench reference add RUN --name 'our machines' --folder DIR; then {OWN}=DIR"
 _place = attrgetter(*PLACE, *WHOSE)
-_operation = attrgetter("benchmark", "backend", "layout")
+_operation = attrgetter("benchmark", "backend", "layout")  # an imported file may name no layout
 
 
 # ---------------------------------------------------------------- with a value
@@ -125,7 +125,7 @@ def lines_without(
         if operation not in known and operation[-1] != "1x1"
     ]
     lines = dict.fromkeys(
-        f"{' '.join(operation)}: no value{_nearest(alike, hardware)}"
+        f"{' '.join(filter(None, operation))}: no value{_nearest(alike, hardware)}"
         for operation, alike, hardware in without[:MOST_WITHOUT]
     )
     more = len(without) - MOST_WITHOUT

@@ -175,8 +175,9 @@ class _Alike:
 
     def without(self, numbers: Iterable[int]) -> _Alike:
         kept = ~np.isin(self.numbers, [*numbers])
-        own = (each[kept] for each in (self.numbers, self.logs, self.times, self.units))
-        return _Alike(*own, self.places)
+        return _Alike(
+            self.numbers[kept], self.logs[kept], self.times[kept], self.units[kept], self.places
+        )
 
 
 def _alike(every: Sequence[Measurements], numbers: Sequence[int]) -> list[_Alike]:

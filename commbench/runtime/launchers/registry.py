@@ -8,6 +8,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from commbench.core.annexes import parts
 from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError
 from commbench.core.launchers import launcher_named, launchers, target_of, usual_programs
@@ -143,8 +144,9 @@ def _launchers_of(backend_name: str) -> Sequence[Launcher]:
     if not backend_name:
         default = re.search(r"- backend: (\w+)", (conf / "config.yaml").read_text())
         backend_name = default[1] if default else ""
-    file = conf / "backend" / f"{backend_name}.yaml"
-    target = target_of(file.read_text()) if file.is_file() else None
+    places = (place / "backend" / f"{backend_name}.yaml" for place in (conf, *map(files, parts())))
+    file = next((file for file in places if file.is_file()), None)
+    target = None if file is None else target_of(file.read_text())
     return launchers() if target is None else _usable(target())
 
 

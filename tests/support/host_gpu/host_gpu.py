@@ -140,7 +140,7 @@ class HostNcclCommunicator(NcclCommunicator):
         return self._memory.allocating()
 
     def _lowering(self, buffers: Mapping[str, Buffer]) -> Any:
-        return HostNcclLowering(self.group, buffers, self.barrier_tensor, self._gpu.place)
+        return HostNcclLowering(self.group, buffers, self.barrier_tensor, self.gpu.place)
 
     def facts(self) -> dict[str, Any]:
         return {**CudaCommunicator.facts(self), "log_file": os.environ.get("NCCL_DEBUG_FILE")}

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.backends.buffers.cuda_ipc import CudaExporter
-from commbench.backends.cuda_ipc.backend import IpcCopy
 from commbench.core.variables import Device
+from commbench.features.ipc_copy.backend import IpcCopy
 from commbench.hardware.cuda import CudaError
 
 

@@ -115,10 +115,11 @@ def test_a_reference_that_moved_is_told_with_its_ends() -> None:
 def test_two_typical_times_are_told_with_both() -> None:
     modes = {"fast_mode_s": 35e-6, "slow_mode_s": 2e-3, "slow_share": 0.88}
     case = {"benchmark": "all_reduce", "message_bytes": 8}
-    told = (
-        "all_reduce 1x2 8 B has two typical times: 35.0 us, and 2.00 ms in 88 % of the repetitions"
-    )
-    assert causes([run()], [row(**case | modes), row(**case)]) == [told]
+    told = "two typical times of {}: 35.0 us, and 2.00 ms in 88 % of the repetitions".format
+    case_text = "all_reduce 1x2 8 B"
+    assert causes([run()], [row(**case | modes), row(**case)]) == [told(case_text)]
+    beside = [row(**case | modes), row(**case, backend="mpi")]
+    assert causes([run()], beside) == [told(f"gloo {case_text}")], "backends side by side"
     many = "4 cases have two typical times, both in the interval"
     assert causes([run()], [row(**case | modes)] * 4) == [many]
 

@@ -274,8 +274,8 @@ def test_the_facts_name_the_library_its_version_and_both_places(
     monkeypatch.setattr(LoadedNccl, "find", lambda: loaded)
     communicator: Any = NcclCommunicator.__new__(NcclCommunicator)
     communicator._name = "nccl"
-    communicator._ranks = (0, 1)
-    communicator._gpu = SimpleNamespace(name="A")
+    communicator.ranks = (0, 1)
+    communicator.gpu = SimpleNamespace(name="A")
     communicator._log = NcclLog({})
     facts = communicator.facts()
     assert facts["library"] == f"torch {torch.__version__} {library}"

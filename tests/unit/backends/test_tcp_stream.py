@@ -181,7 +181,7 @@ def test_a_sender_that_is_silent_is_named_after_the_timeout(streams: int) -> Non
 
 
 def ports(communicator: TcpCommunicator) -> set[int]:
-    endpoint = communicator._endpoint
+    endpoint = communicator.endpoint
     return {endpoint[0, stream].outward.getpeername()[1] for stream in range(2)}
 
 

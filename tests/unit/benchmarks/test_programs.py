@@ -75,7 +75,8 @@ def axes_of(
     values: dict[str, list[Any]] = {
         "pair": single + together, "pairs": single + together, "window": [1, 3], "buffers": ["own"],
         "in_place": [False, True],
-        "reduction": list(reductions), "root": list(range(size)), "staging": ["none", "pinned"],
+        "reduction": list(reductions), "payload": [None],
+        "root": list(range(size)), "staging": ["none", "pinned"],
         "groups": ["all_reduce@world + all_gather@world"],
         "workload": [None], "gaps": [None, "sleep"], "late": [None, "1:2us"],
         "splits": [None], "stream_threads": ["one"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,12 +37,6 @@ def test_where_it_is_not_possible_a_case_is_skipped_with_the_reason(
     world = World(0, 2, ((0, 1),), (0,))
     (planned,) = plan(settings_of(*STREAM, *words), world, FACTS)
     assert planned.skip is not None and reason in planned.skip
-
-
-def test_a_computation_beside_it_is_refused() -> None:
-    planned = planned_of()
-    overlapped = replace(planned.case, timed="together")
-    assert planned.benchmark.refusal(overlapped, 2) is not None
 
 
 def test_a_sample_is_a_write_of_each_connection() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,8 @@ def test_a_layout_that_this_machine_has_not_is_planned_for_the_cluster(
         and "every case: layout 4x2, dtype float32" in out
         and out.count("nothing was started") == 2
     )
+    *each_min, all_min = map(float, re.findall(r"(?:measure,|jobs:) at most ([\d.]+) min", out))
+    assert len(each_min) == 2 and all_min == pytest.approx(sum(each_min), rel=0.05)
 
 
 def test_a_launcher_that_is_not_installed_is_named(

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from loops import for_each
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError
+from places import BACKENDS, BENCHMARKS
 
 import commbench
 from commbench.__main__ import main
@@ -222,8 +223,7 @@ def test_ranges_and_choices_of_hydra_work() -> None:
         "gloo",
         "mpi",
     }
-    everything = {file.stem for file in (CONF / "backend").glob("*.yaml")}
-    assert {job.settings.backend.name for job in swept("backend=glob(*)")} == everything
+    assert {job.settings.backend.name for job in swept("backend=glob(*)")} == {*BACKENDS}
 
 
 def test_one_bad_job_refuses_all() -> None:
@@ -258,7 +258,7 @@ def test_the_digest_tells_configurations_apart_but_not_folders() -> None:
 
 
 def test_all_benchmarks_are_the_files_of_their_group() -> None:
-    everything = sorted(file.stem for file in (CONF / "benchmark").glob("*.yaml"))
+    everything = sorted(BENCHMARKS)
     for word in ("benchmark=all", "benchmark=[all]"):
         assert sorted(benchmark.name for benchmark in single(word).benchmarks) == everything
     assert [len(job.settings.benchmarks) for job in swept("benchmark=all")] == [len(everything)]

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from composed import written_in
 from loops import for_each
-from places import EXPERIMENTS
+from places import BACKENDS, BENCHMARKS, EXPERIMENTS
 
 import commbench
 from commbench.config.compose import COMPOSED_GROUPS, ConfigComposer, resolved
@@ -22,7 +22,9 @@ from commbench.config.targets import construct
 from commbench.measure.visits import coverage
 
 CONF = Path(commbench.__file__).parent.parent / "conf"
-FILES = sorted({*CONF.glob("*/*.yaml"), *EXPERIMENTS.values()})
+FILES = sorted(
+    {*CONF.glob("*/*.yaml"), *BACKENDS.values(), *BENCHMARKS.values(), *EXPERIMENTS.values()}
+)
 NAMES = [f"{file.parent.name}/{file.stem}" for file in FILES]
 PARTS = 3  # of the files, which take 10 s in all
 TARGETS = [file for file in FILES if "_target_" in (yaml.safe_load(file.read_text()) or {})]
@@ -121,7 +123,7 @@ def test_files_of_a_group_with_several_choices_name_their_package(file: Path) ->
 
 def test_a_file_is_named_after_what_it_builds(composer: ConfigComposer) -> None:
     for group in ("backend", "benchmark", "launcher", "writer"):
-        for file in (CONF / group).glob("*.yaml"):
+        for file in (file for file in FILES if file.parent.name == group):
             node = yaml.safe_load(file.read_text())
             if "_target_" in node:
                 module, _, kind = node["_target_"].rpartition(".")

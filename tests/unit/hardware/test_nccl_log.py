@@ -125,6 +125,19 @@ def test_nvlink_sharp(saved):
     assert common_algorithm(calls, "all_gather", 16777216, 16777216 // 3) is None
 
 
+def test_why_there_is_no_symmetric_memory():
+    settings = "cuMemEnable 0, globalGinSupport 0, globalNicFused 0 cuMemGdrSupport 1"
+    line = f"h:1:2 [3] NCCL INFO Symmetric memory is not supported. {settings}\n"
+    assert parse_log(line).no_windows == settings
+    assert parse_log("h:1:2 [3] NCCL INFO CC Off, workFifoBytes 1048576\n").no_windows is None
+
+
+def test_a_buffer_that_was_registered():
+    line = "h:1:2 [3] NCCL INFO register comm 0x5 buffer 0x7 size 4096\n"
+    skipped = line.replace("register comm", "Skipping registration for comm")
+    assert (parse_log(line).registered, parse_log(skipped).registered) == (True, False)
+
+
 def test_sharp_and_one_process(saved):
     transport = parse_log(saved("nccl_2.19_sharp.txt"))
     assert (transport.plugin, transport.interfaces) == ("IBext", ("mlx5_4:1/IB",))

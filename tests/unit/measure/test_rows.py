@@ -55,8 +55,9 @@ from commbench.results.row import KINDS, Row
 from commbench.runtime.control import hosted_world
 from commbench.runtime.heartbeat import Progress
 
-# these stand for several cases: tests/unit/replay/test_benchmark.py, test_concurrent.py
-SEVERAL = ("replay", "concurrent")
+# these stand for several cases: replay/tests/test_benchmark.py, test_concurrent.py,
+# tests/worlds/test_communicators.py
+SEVERAL = ("replay", "concurrent", "communicator_init", "communicator_split")
 BENCHMARKS = [name for name in every_benchmark() if name not in SEVERAL]
 
 # method.md section 3; n is the number of ranks. Alone in its world no operation uses a bus: see
@@ -78,12 +79,14 @@ BUS_FACTORS: dict[str, Callable[[int], float | None]] = {
     "exchange": lambda n: 1.0,  # of one rank: S (n-1) / t out, as much in
     "all_to_all_v": lambda n: (n - 1) / n,  # uniform
     "barrier": lambda n: None,
+    "communicator_init": lambda n: None,
+    "communicator_split": lambda n: None,
     "copy_h2d": lambda n: 1.0,
     "copy_d2h": lambda n: 1.0,
     "copy_d2d": lambda n: 1.0,
     "copy_h2d_d2h": lambda n: 1 / 2,  # 2 S / t is both directions
 }
-WITHOUT_MESSAGE = {"barrier"}
+WITHOUT_MESSAGE = {"barrier", "communicator_init", "communicator_split"}
 AROUND = Conditions(
     empty_sample_s={"python": 60e-9, "native": 20e-9},
     overhead_s={"python": 1e-6},
@@ -103,7 +106,9 @@ NUMBERS = {column.name for column in CASES if column.role == "result"} - {
 
 
 def settings_for(benchmark: str, *overrides: str) -> Settings:
-    settings = settings_of("backend=simulated", "benchmark=all", "sizes=[60kB]", *overrides)
+    settings = settings_of(
+        "backend=simulated", "benchmark=all", "sizes=[60kB]", "until=open", *overrides
+    )
     return replace(
         settings,
         benchmarks=tuple(entry for entry in settings.benchmarks if entry.name == benchmark),
@@ -567,6 +572,17 @@ def test_events_that_began_before_the_host_was_done_are_told(bound: int, flagged
     calm = samples(CALM)
     seen = replace(calm, counts=(Counts(0, 1, {HOST_BOUND: 7.0}), *readings), repetitions=20)
     assert ("overhead" in row_of(planned, seen).warnings) == flagged
+
+
+@pytest.mark.parametrize(("asked", "flagged"), [("symmetric", True), ("none", False)])
+def test_windows_that_were_not_made_are_told_with_the_reason(asked: Any, flagged: bool) -> None:
+    planned = planned_of("all_reduce")
+    planned = replace(planned, case=replace(planned.case, registration=asked))
+    evidence = TransportEvidence(no_windows="cuMemEnable 0")
+    seen = row_of(planned, samples(CALM), evidence=evidence)
+    assert ("unregistered" in seen.warnings) == flagged
+    assert ("cuMemEnable 0" in (seen.reason or "")) == flagged
+    assert seen.registered == ("none" if flagged else None)
 
 
 @pytest.mark.parametrize(("kind", "flagged"), [("NET/Socket", True), ("NET/IB/GDRDMA", False)])

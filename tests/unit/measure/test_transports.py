@@ -68,7 +68,7 @@ def read(*looks: tuple[str, tuple[int, ...]]) -> LogReader:
 def test_a_pair_has_its_cell_and_a_cpu_has_none() -> None:
     assert ON_EIGHT.of(planned_of("p2p_latency", "1x8"))["link"] == "NV18"
     assert TransportEvidence().of(planned_of("p2p_latency", "1x8", device="cpu")) == {
-        "transport": None, "link": None, "cuda_ipc_effective": None
+        "transport": None, "link": None, "cuda_ipc_effective": None, "registered": None
     }  # fmt: skip
 
 
@@ -246,6 +246,33 @@ def test_an_algorithm_is_that_of_the_log(monkeypatch: pytest.MonkeyPatch) -> Non
     for benchmark in ("broadcast", "p2p_latency", "exchange"):
         assert evidence.algorithm(planned_of(benchmark, "1x8")) is None
     assert TransportEvidence().algorithm(planned_of("all_reduce", "1x8")) is None
+
+
+NO_WINDOWS = "h:1:2 [0] NCCL INFO Symmetric memory is not supported. cuMemEnable 0\n"
+KERNEL = "h:1:2 [0] NCCL INFO AllReduce [Symmetric]: 4000 Bytes -> Kernel {} nchannels 8\n"
+REGISTERED = "h:1:2 [0] NCCL INFO register comm 0x5 buffer 0x7 size 4096\n"
+
+
+@pytest.mark.parametrize(
+    ("asked", "text", "registered", "reason"),
+    [
+        ("symmetric", KERNEL.format("AllReduce_RSxLDMC_AGxSTMC"), "window", None),
+        ("symmetric", TUNING, "none", "NCCL used no symmetric memory and ran NVLS"),
+        ("symmetric", NO_WINDOWS, "none", "NCCL used no symmetric memory: cuMemEnable 0"),
+        ("symmetric", "", None, None),
+        ("local", REGISTERED, "local", None),
+        ("local", NO_WINDOWS, None, None),
+        ("none", REGISTERED + NO_WINDOWS, None, None),
+    ],
+)
+def test_buffers_are_registered_as_the_log_says(
+    asked: str, text: str, registered: str | None, reason: str | None
+) -> None:
+    evidence = TransportEvidence().extended([], read((text, tuple(range(8)))))
+    planned = planned_of("all_reduce", "1x8")
+    planned = replace(planned, case=replace(planned.case, registration=asked))
+    assert evidence.of(planned)["registered"] == registered
+    assert evidence.unregistered(planned) == reason
 
 
 def test_a_line_has_the_bytes_of_a_block() -> None:

@@ -1,4 +1,4 @@
-"""A comparison as text: what else differs in the run records, the table and its summary.
+"""A comparison as text: the table, its notes and its summary.
 
 Folders of `commbench ab` in a report: found from any of their paths, with the verdicts of compare,
 or left out.
@@ -7,40 +7,31 @@ or left out.
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 from generated_results import relaunched
-from sample_cases import case_row, measured_row
+from judged_cases import LAUNCH, compared
 
 import commbench
 from commbench.analysis.ab_results import AbResult, read_ab_results
-from commbench.analysis.compare import ComparedCase, Judged, Rules, Side, SideOfCase
+from commbench.analysis.compare import Rules
+from commbench.analysis.compared_case import SideOfCase
 from commbench.core.terminal import Terminal
-from commbench.core.variables import NAMES
 from commbench.report.compare_text import (
     ab_sentence,
     caption,
-    compared_facts,
     comparison_summary,
     comparison_table,
     days_apart,
-    differing_facts,
-    drift_text,
     launches_text,
-    ran_separately,
     unjoined,
 )
 from commbench.report.distributions import read_raw_data
 from commbench.report.sections import sections
 from commbench.report.summary import Summary, read_results
-from commbench.stats.interval import Interval
-from commbench.stats.verdict import Comparison, Verdict
 
-LAUNCH = measured_row("all_reduce")
-FOUR = SideOfCase(launches=(LAUNCH,) * 4)
 EMPTY = {"new": SideOfCase(unmeasured=4), "judged": None}
 ONLY_IN_NEW = {"base": SideOfCase(), "judged": None}
 FASTER = [
@@ -58,32 +49,6 @@ SIMULATED = (
 FAST = "backend.model.latency_s=2e-6"
 SLOW = "backend.model.latency_s=4e-6"
 AB_LAUNCHES = 6
-
-
-def judged(
-    verdict: Verdict = "SLOWER",
-    ratio: tuple[float, ...] = (1.2, 1.1, 1.3),
-    base_s: float = 1e-6,
-    launches: int = 4,
-    **tails: float,
-) -> Judged:
-    """`ratio`: with or without the ends of its interval."""
-    interval = Interval(*ratio, n=launches, of="launches")
-    comparison = Comparison(base_s, 1.2e-6, interval, 0.03, math.inf, (launches, launches))
-    return Judged(comparison, 0.02, 0.03, verdict, **tails)
-
-
-def compared(*cases: dict[str, Any]) -> list[ComparedCase]:
-    """SLOWER cases of 8, 9, 10 ... B, with these variables, sides, and arguments of judged()."""
-    return [_compared(**{"message_bytes": 8 + index} | case) for index, case in enumerate(cases)]
-
-
-def _compared(base: SideOfCase = FOUR, new: SideOfCase = FOUR, **values: Any) -> ComparedCase:
-    variables = {name: values.pop(name) for name in NAMES if name in values}
-    known = {"benchmark": "all_reduce", "layout": "1x2", "elements": 2, "in_place": None}
-    case = case_row(**known | variables)
-    result = values.pop("judged") if "judged" in values else judged(**values)
-    return ComparedCase(case, base, new, result)
 
 
 def line_of(text: str, message: str) -> list[str]:
@@ -210,76 +175,6 @@ def test_nothing_is_listed_where_all_is_used() -> None:
     ]  # fmt: skip
 
 
-def run(
-    started_at: str = "2026-01-01T00:00:00", node: dict[str, Any] | None = None, **config: Any
-) -> dict[str, Any]:
-    nodes = [
-        {"host.hostname": "a", "host.load_1min": hash(started_at), "versions.torch": "2.6"}
-        | (node or {})
-    ]
-    return {
-        "run_id": started_at,
-        "folder": started_at,
-        "started_at": started_at,
-        "label": "",
-        "trial": 0,
-        "config": {"seed": 0, "env": {}, "output": started_at, **config},
-        "provenance": {"nodes": nodes},
-    }
-
-
-def test_equal_runs_differ_in_nothing() -> None:
-    assert differing_facts([run("1"), run("2")], [run("3")]) == []
-
-
-def test_versions_environment_and_configuration_are_told() -> None:
-    base = run(window=64)
-    new = run(window=1, node={"versions.torch": "2.7", "environment.NCCL_ALGO": "Ring"})
-    facts = differing_facts([base], [new])
-    assert [str(fact) for fact in facts] == [
-        "config.window: 64 -> 1",
-        "environment.NCCL_ALGO: missing -> Ring",
-        "versions.torch: 2.6 -> 2.7",
-    ]
-    assert all(fact.apart for fact in facts)
-
-
-def test_what_a_side_could_not_read_does_not_differ() -> None:
-    unread = run(node={"versions.error": "git status did not answer", "a.b": None})
-    read = run(node={"versions.git_dirty": False, "host.numa_nodes": 2, "a.b": 1})
-    assert differing_facts([unread], [read]) == []
-    changed = run(node={"versions.git_dirty": True, "a.b": 1})
-    assert [str(fact) for fact in differing_facts([unread, read], [changed])] == [
-        "versions.git_dirty: false -> true"
-    ]
-
-
-def test_what_varies_within_a_side_is_not_apart() -> None:
-    facts = differing_facts([run("1", seed=1), run("2", seed=2)], [run("3", seed=2)])
-    assert [(fact.key, fact.apart) for fact in facts] == [("config.seed", False)]
-
-
-def test_all_nodes_are_looked_at() -> None:
-    two = run()
-    two["provenance"]["nodes"].append({"versions.torch": "2.5"})
-    assert compared_facts(two)["versions.torch"] == "2.5, 2.6"
-    assert [str(fact) for fact in differing_facts([run()], [two])] == [
-        "versions.torch: 2.6 -> 2.5, 2.6"
-    ]
-
-
-def test_a_broken_record_has_no_facts_of_nodes() -> None:
-    assert compared_facts({"provenance": None, "label": "x"}) == {
-        "label": "x",
-        "provenance": "null",
-    }
-
-
-def test_long_values_are_cut() -> None:
-    (fact,) = differing_facts([run(name="x" * 500)], [run(name="")])
-    assert len(str(fact)) < 120 and "..." in str(fact)
-
-
 @pytest.mark.parametrize(
     ("ends", "advice"),
     [
@@ -291,32 +186,6 @@ def test_what_would_decide_is_said(ends: tuple[float, float], advice: str) -> No
     row = {"verdict": "UNDECIDED", "ratio": (1.0, *ends)}
     assert advice in caption(compared(row), Rules())
     assert not any(line.startswith("to decide") for line in caption(compared({}), Rules()))
-
-
-def test_a_difference_of_launches_that_were_not_taken_in_turn_says_so() -> None:
-    hours = [run(f"2026-01-01T0{hour}") for hour in range(4)]
-    slower, same = compared({}), compared({"verdict": "SAME"})
-    first, last, even, odd = (
-        Side(name, (), tuple(runs))
-        for name, runs in (
-            ("a", hours[:2]),
-            ("b", hours[2:]),
-            ("c", hours[::2]),
-            ("d", hours[1::2]),
-        )
-    )
-    assert drift_text(slower, first, last).startswith("not taken in turn: ")
-    assert drift_text(same, first, last) == "" and drift_text(slower, even, odd) == ""
-
-
-def test_sides_that_were_not_interleaved_are_found() -> None:
-    first, second, third, fourth = (run(f"2026-01-01T0{hour}") for hour in range(4))
-    assert ran_separately([first, second], [third, fourth])
-    assert ran_separately([third, fourth], [first, second])
-    assert not ran_separately([first, third], [second, fourth])
-    assert not ran_separately([{}], [first])
-    late = first | {"started_at": fourth["started_at"]}  # the clock went back after it
-    assert not ran_separately([late, third], [second, fourth])
 
 
 @pytest.fixture(scope="module")

@@ -151,7 +151,7 @@ def test_a_browser_draws_all_figures_and_nothing_reaches_beyond_any_width(
     assert CHROMIUM is not None
     text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
     (tmp_path / "page.html").write_text(text.replace("</body>", TELL_WIDTHS))
-    widths = (400, 1300, 2000)
+    widths = (390, 1300, 2000)
     frames = "".join(
         f'<iframe src="page.html" width="{width}" frameborder="0"></iframe>' for width in widths
     )

@@ -42,13 +42,19 @@ def three_ways(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_answers_come_first_and_what_an_annex_adds_behind_them(
+def test_a_verdict_comes_first_then_answers_and_what_an_annex_adds_behind_them(
     three_ways: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    annex = Feature(sections={"answers": lambda summary: [Section("Acceptance", ["all pass"])]})
+    annex = Feature(
+        sections={
+            "verdict": lambda summary: [Section("Acceptance", ["all pass"])],
+            "answers": lambda summary: [Section("Replay", ["as measured"])],
+        }
+    )
     monkeypatch.setattr(features, "features", lambda: (annex,))
     listed = sections(summary_of(three_ways), RawData())
-    assert [section.title for section in listed[:3]] == ["Answers", "Acceptance", "all_reduce"]
+    titles = [section.title for section in listed[:4]]
+    assert titles == ["Acceptance", "Answers", "Replay", "all_reduce"]
 
 
 def test_what_has_nothing_to_show_is_left_out(three_ways: Path) -> None:

@@ -85,6 +85,16 @@ def test_launches_are_merged_to_their_median_between_all_of_them() -> None:
     assert line == ["8", "B", "?2.00", "-51", "+359%", "?2.00", "-51", "+359%"]
 
 
+def test_between_nodes_the_share_of_the_line_stands_beside_the_rate() -> None:
+    across = measured("gloo", 2**20, 1e-2, layout="2x1", algbw_gb_per_s=0.11, efficiency=0.88)
+    rows = [across, replace(across, backend="mpi", algbw_gb_per_s=0.055, efficiency=0.44)]
+    words = side_by_side(rows, FILE).split()
+    assert " ".join(words).count("of limit %") == 2 and {"88.0", "44.0"} <= {*words}
+    assert "of limit %" not in side_by_side(rows, Terminal(60)), "a narrow screen has the rates"
+    within = [replace(row, layout="1x2") for row in rows]
+    assert "of limit %" not in side_by_side(within, FILE), "there the limit is the memory's"
+
+
 def test_lines_are_sorted_where_columns_have_different_sizes_and_pairs() -> None:
     rows = [
         measured("gloo", size, 1e-6, label=label, pair=pair)

@@ -16,9 +16,9 @@ import pytest
 from trace_writers import Call, write_kineto
 
 from commbench.core.errors import Unreadable
-from commbench.replay.readers.registry import read_traces
-from commbench.replay.training_job import training_job
 from commbench.results.foreign_files import MOST_UNPACKED_BYTES, ForeignFile, foreign_files
+from commbench_replay.readers.registry import read_traces
+from commbench_replay.training_job import training_job
 
 SCHEDULE = [Call("0", (0, 1), "all_reduce", "float32", 8)]
 Content = dict[str, bytes]

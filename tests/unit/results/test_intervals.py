@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -63,6 +64,19 @@ def test_marks_are_explained_where_they_stand() -> None:
     assert marks_note([vague, Interval(1.0)]) == "~: over ±5 %; ?: no interval"
     wide = Interval(1.0, 0.1, 1.1)
     assert marks_note([wide, Interval(1.0)]) == "?: over ±30 % or no interval"
+
+
+def test_a_number_of_ranks_that_waited_for_a_core_is_never_plain() -> None:
+    narrow = {"ci_low_s": 1.99, "ci_high_s": 2.01}
+    calm = interval_of(row(**narrow))
+    waited = interval_of(row(**narrow, warnings=["waited"]))
+    assert calm is not None and waited is not None
+    assert calm.certainty == ""
+    assert waited.certainty == "~" and waited.width_text() == calm.width_text()
+    assert (waited + calm).certainty == "~", "nor is what is computed from it"
+    assert marks_note([waited]) == "~: waited"
+    vague = replace(waited, low=1.8)
+    assert marks_note([calm, waited, vague]) == "~: waited or over ±5 %"
 
 
 def test_the_note_names_the_level_that_all_reach() -> None:

@@ -36,6 +36,7 @@ from commbench.results.load import (
     read_rows,
     rows_of_frame,
 )
+from commbench_replay.prediction import predict
 
 CASES = 3
 
@@ -230,7 +231,7 @@ def test_the_own_functions_take_both_forms(folder: Path) -> None:
     assert all(seen == other for other in others)
     job = "ddp params=1000 dtype=float32"
     columns = ["step_s", "low_s", "high_s"]
-    assert commbench.predict(loaded, job)[columns].equals(commbench.predict(stored, job)[columns])
+    assert predict(loaded, job)[columns].equals(predict(stored, job)[columns])
     pairs = stored.assign(env=[[*map(list, env.items())] for env in stored["env"]])
     frames = [loaded, stored, pairs]
     first, *rest = [commbench.compare(frame, folder) for frame in frames]
@@ -257,7 +258,6 @@ def test_the_package_tells_what_it_has_and_imports_nothing_for_it() -> None:
         "run",
         "load",
         "compare",
-        "predict",
         "slow_pairs",
         "CommbenchError",
         "__version__",

@@ -18,6 +18,7 @@ from commbench.stats.interval import Interval, of_formula
         (Interval(100, 99.8, 100.1), "100 ±0.2%"),
         (Interval(100, 90, 115), "~100 ±15%"),
         (Interval(5, 5, 5), "5.00 ±0%"),
+        (Interval(2.5, 2.5000000000000004, 2.4999999999999996), "2.50 ±0%"),
         (Interval(-4, -5, -2), "?-4.00 ±50%"),
         (Interval(1.5, n=2), "?1.50 (n=2)"),
         (Interval(0, 0, 0), "0 ±0%"),

@@ -75,7 +75,7 @@ def true_scale(device: Any) -> float:
 
 def main(library: str) -> None:
     communicator = opened(library)
-    device = communicator._gpu if library == "torch" else communicator._device
+    device = communicator.gpu if library == "torch" else communicator.device
     if library == "cupy":
         device.ready_to_hold()
     scale = true_scale(device)

@@ -88,7 +88,7 @@ def after_a_failed_capture(library: str) -> dict[str, Any]:
     """To wait for the captured stream is illegal; cases with other modes must go on, and graphs may
     be refused."""
     communicator = opened(library)
-    device = communicator._gpu if library == "torch" else communicator._device
+    device = communicator.gpu if library == "torch" else communicator.device
     seen: dict[str, Any] = {}
     try:
         device.capture(waiting(library, device))

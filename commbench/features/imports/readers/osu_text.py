@@ -24,7 +24,7 @@ from commbench.results.row import Row
 from .protocol import ITEM_BYTES, dtype_of
 
 TITLE = re.compile(
-    r"#\s*(?P<suite>OSU|OMB Python)?\s*(?P<library>MPI|NCCL|RCCL|XCCL)(?P<device>-[A-Z]{2,8})?"
+    r"#\s*(?:(?P<suite>OSU|OMB Python)\s*)?(?P<library>MPI|NCCL|RCCL|XCCL)(?P<device>-[A-Z]{2,8})?"
     r" (?P<test>[A-Z][\w /-]{2,60}?) Test(?:\s+v(?P<version>[0-9][\w.-]{0,20})"
     r"|\s+\(Version (?P<old>[0-9.]{1,20})\))?$"
 )

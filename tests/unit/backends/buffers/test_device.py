@@ -24,7 +24,7 @@ from commbench.backends.buffers.memory import (
     resident_bytes,
 )
 from commbench.core.payload import DTYPES, message
-from commbench.core.program import BufferSpec
+from commbench.core.program import BufferSpec, View
 
 
 class Memory:
@@ -149,3 +149,14 @@ def test_no_memory_is_a_memory_error() -> None:
 
     with pytest.raises(MemoryError):
         DeviceBuffer(BufferSpec("data", 1, "int8"), 1, full)
+
+
+def test_a_view_is_read_as_host_memory_has_it() -> None:
+    spec = BufferSpec("data", 100, "bfloat16", 2)
+    device, _ = made(spec, 2)
+    host = HostBuffer(spec, 2)
+    for buffer in (device, host):
+        buffer.write(message(1, 2, 200))
+    view = View("data", slot=1, offset=7, count=50)
+    assert (device.read(view) == host.words(1)[7:57]).all()
+    assert (host.read(view) == device.read(view)).all()

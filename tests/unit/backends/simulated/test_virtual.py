@@ -263,6 +263,9 @@ LINKS = pytest.mark.parametrize(
         ({"slow_rank": 2, "slow_factor": 4}, (1, 2), 4),
         ({"slow_rank": 2, "slow_factor": 4}, (0, 1), 1),
         ({"slow_rank": 0, "slow_pair": "0-1", "slow_factor": 4}, (0, 1), 4),
+        ({"slow_node": 1, "slow_factor": 4}, (0, 1), 1),
+        ({"slow_node": 1, "slow_factor": 4}, (2, 1), 4),
+        ({"slow_node": 1, "slow_factor": 4}, (3, 2), 4),
         ({"other_node_factor": 10}, (0, 1), 1),
         ({"other_node_factor": 10}, (1, 2), 10),
         ({"other_node_factor": 10, "slow_pair": "1-2", "slow_factor": 3}, (1, 2), 30),
@@ -305,6 +308,8 @@ def test_a_planted_link_takes_its_factor_of_latency_and_bytes(
 def test_nodes_are_those_of_the_world_and_planted_ranks_those_of_the_layout() -> None:
     """World ranks 0 and 2 as layout ranks 0 and 1: they live on two nodes."""
     usual = LATENCY_S + 4000 / (GB_PER_S * 1e9)
+    node = replace(PLAIN, slow_node=1, slow_factor=3)
+    assert one_way_s((2, 2), (0, 1), node, members=(2, 3)) == pytest.approx(3 * usual, abs=1e-9)
     model = replace(PLAIN, other_node_factor=10, slow_pair="0-1", slow_factor=3)
     assert one_way_s((2, 2), (0, 1), model, members=(0, 2)) == pytest.approx(30 * usual, abs=1e-9)
     assert one_way_s((2, 2), (1, 0), model, members=(0, 1)) == pytest.approx(usual, abs=1e-9)
@@ -352,6 +357,18 @@ def test_what_can_not_be_planted_is_refused(planted: dict[str, Any]) -> None:
     (name,) = planted
     with pytest.raises(ConfigError, match=f"^{name}="):
         Model(**planted)
+
+
+@pytest.mark.parametrize(
+    ("planted", "text"),
+    [
+        ({"slow_rank": 4}, "slow_rank names rank 4; the ranks of this world are 0 to 3"),
+        ({"slow_node": 2}, "slow_node names node 2; the nodes of this world are 0 to 1"),
+    ],
+)
+def test_what_is_planted_beyond_the_world_is_refused(planted: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        Simulated(replace(PLAIN, **planted)).open(*hosted_world(2, 2))
 
 
 def test_one_wrong_element_is_planted_from_the_given_repetition_on() -> None:

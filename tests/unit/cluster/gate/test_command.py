@@ -9,7 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from healthy_runs import healthy_run, slower
+from healthy_runs import Change, healthy_run, slower
 
 from commbench.cli.main import main
 from commbench.cluster.baseline.command import baseline
@@ -144,6 +144,25 @@ def test_without_a_baseline_a_rate_above_its_limit_is_a_finding(
     run = healthy_run(tmp_path, 1, change=planted)
     accept([str(run)])
     assert "14.0 GB/s is above the limit of 12.5 GB/s" in capsys.readouterr().out
+
+
+def test_other_bits_than_the_healthy_runs_are_a_finding_that_fails_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def with_bits(text: str) -> Change:
+        return lambda values: (
+            values | {"launch_hashes": [text if values["message_bytes"] == 8 else "a"]}
+        )
+
+    for number in range(8):
+        healthy_run(tmp_path / "healthy", number, day=1 + number % 4, change=with_bits("a"))
+    baseline(["add", str(tmp_path / "healthy"), "--baseline", str(tmp_path / "store")])
+    for number in range(100, 105):
+        healthy_run(tmp_path / "results", number, day=number - 90, change=with_bits("b"))
+    assert accept([str(tmp_path / "results"), "--baseline", str(tmp_path / "store")]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "finding: all_reduce 1x2 8 B: other bits than the healthy runs" in out
+    assert out.count("other bits") == 3, "of each operation one size"
 
 
 # ---------------------------------------------------------------- files

@@ -187,7 +187,9 @@ def test_only_fresh_launches_begin_and_end_a_change(
     assert verdict(history, first_s, *fresh_s) == expected
 
 
-def judged(history: CaseHistory, first_s: float, *fresh_s: float | None) -> JudgedCase:
+def judged(
+    history: CaseHistory, first_s: float, *fresh_s: float | None, rule: WatchRule = RULE
+) -> JudgedCase:
     """After a turn with these launches; None is one that did not measure the case."""
 
     def launch(median_s: float | None) -> FreshLaunch:
@@ -195,9 +197,9 @@ def judged(history: CaseHistory, first_s: float, *fresh_s: float | None) -> Judg
         return FreshLaunch(Path(), rows, {}, 0)
 
     row = row_of(first_s)
-    look = first_look(history, row, launches_of(row, ""), RULE)
+    look = first_look(history, row, launches_of(row, ""), rule)
     fresh = [launch(each) for each in fresh_s]
-    return judged_case("key", CASE, history, look, launch(first_s), fresh, RULE)
+    return judged_case("key", CASE, history, look, launch(first_s), fresh, rule)
 
 
 def test_a_change_that_gets_worse_is_told_as_a_new_one() -> None:
@@ -205,6 +207,38 @@ def test_a_change_that_gets_worse_is_told_as_a_new_one() -> None:
     assert worse.is_new and worse.change is not None and worse.change.ratio is not None
     assert worse.change.ratio > 2
     assert not judged(SLOWER, 1.35e-5).is_new
+
+
+NOISY = CaseHistory(tuple(healthy_of(*(1e-5 * (1 + 0.01 * (n % 5 - 2)) for n in range(10)))))
+EQUAL = CaseHistory(tuple(healthy_of(*[1e-5] * 8)))
+
+
+@pytest.mark.parametrize(
+    ("history", "first_s", "fresh_s", "text"),
+    [
+        (NOISY, 1.11e-5, [1.11e-5, 1.09e-5, 1.1e-5], "about 10 % slower, at your --delta 10:"),
+        (NOISY, 1.095e-5, [], "about 9.5 % slower, at your --delta 10:"),
+        (NOISY, 1e-5 / 1.1, [], "about 10 % faster, at your --delta 10:"),
+        (EQUAL, 1.1e-5, [], "about 10 % slower, at your --delta 10:"),
+        (
+            NOISY,
+            1.3e-5,
+            [1.0e-5] * 3,
+            "SLOWER in this launch alone: 3 fresh ones do not confirm it",
+        ),
+        (NOISY, 1.05e-5, [], ""),
+        (NOISY, 1.0e-5, [], ""),
+        (EQUAL, 1.05e-5, [], ""),
+    ],
+)
+def test_a_difference_of_about_delta_is_said_with_its_reason(
+    history: CaseHistory, first_s: float, fresh_s: list[float], text: str
+) -> None:
+    """None of the fresh launches confirms it: half of them are below delta by chance."""
+    case = judged(history, first_s, *fresh_s, rule=WatchRule(cases=1, delta=0.1))
+    assert (case.verdict, case.change) == ("SAME", None)
+    assert case.note[: len(text)] == text and bool(case.note) == bool(text)
+    assert case.is_suspect == bool(fresh_s), "without fresh launches the run is healthy"
 
 
 def test_fresh_launches_that_were_lost_confirm_nothing() -> None:

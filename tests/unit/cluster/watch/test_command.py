@@ -184,6 +184,43 @@ def test_a_change_is_shown_lasts_and_ends(
     assert ended.changes == {}
 
 
+def test_a_quiet_turn_prints_only_what_has_changed(
+    store: Path, turn: Turn, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def printed(*options: str, status: int) -> str:
+        assert turn("--quiet", "--fresh", "1", *options) == status
+        return "".join(capsys.readouterr())
+
+    assert printed(status=0) == ""
+    make_faster(store, CHANGE)
+    assert "4 of 4 cases, the farthest " in " ".join(printed(status=1).split())
+    assert printed(status=1) == "", "it lasts"
+    make_faster(store, 1 / CHANGE)
+    assert "no longer SLOWER" in " ".join(printed(status=0).split())
+    monkeypatch.setattr(TotalBudget, "end_reason", lambda self, later_s=0.0: "it is spent")
+    assert "4 cases were not measured: it is spent" in " ".join(printed(status=4).split())
+
+
+def test_the_first_turns_of_a_store_are_quiet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert take_turn(tmp_path / "store", "--quiet") == 4
+    assert "".join(capsys.readouterr()) == ""
+
+
+def test_a_planted_slow_node_is_told_from_its_turn_on_with_its_cause(
+    turn: Turn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rehearsal = ("--plant", "3:backend.model.slow_node=0")
+    rehearsal += ("--plant", f"3:backend.model.slow_factor={CHANGE}", "--fresh", "1")
+    assert turn(*rehearsal) == 0, "the second turn of this store"
+    capsys.readouterr()
+    assert turn(*rehearsal) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "4 of 4 cases, the farthest 1.3" in out
+    assert f"config.backend.model.slow_factor: 1.0 -> {CHANGE}" in out
+
+
 def test_fresh_launches_measure_only_what_is_suspected(
     store: Path, turn: Turn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +330,22 @@ def test_what_else_has_changed_is_shown(
     out = " ".join(capsys.readouterr().out.split())
     assert re.search(r"changed with 20\S+: (\S+: .*)?host.kernel: 5\.10\.0-old ->", out)
     assert out.count("host.kernel") == 1, "once for all cases"
+
+
+def test_other_bits_than_those_of_the_healthy_runs_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "bits"
+    words = ("benchmark=all_reduce", "sizes=[64]", "payload=rounding")
+    take_turn(store, *words)
+    take_turn(store, *words)
+    assert "bits" not in " ".join(capsys.readouterr().out.split("store"))
+    for run in stored_runs(store):
+        rows = pq.read_table(run / "cases.parquet")
+        pq.write_table(with_column(rows, "launch_hashes", [["0"]]), run / "cases.parquet")
+    take_turn(store, *words)
+    out = " ".join(capsys.readouterr().out.split())
+    assert "all_reduce 1x2 64 B: other bits than the healthy runs: the library, or its" in out
 
 
 def test_a_new_version_of_the_library_is_compared_with_the_runs_before(
@@ -563,6 +616,13 @@ def test_two_watches_do_not_share_a_store(
             ["-m", *SUITE, "timing.repetitions=10,20", "--baseline", "s", "--once"],
             "two runs of this suite have the same case",
         ),
+        (["seed=1", "--baseline", "s", "--once", "--plant", "sizes=[8]"], "is not TURN:KEY=VALUE"),
+        (
+            [*SUITE, "--baseline", "s", "--once", "--plant", "9:sizes=[64,128]"],
+            "changes which cases",
+        ),
+        (["seed=1", "--baseline", "s", "--once", "--plant", "9:nope=1"], "nope"),
+        (["seed=1", "--baseline", "s", "--every", "1h", "--quiet"], "--quiet is for --once"),
         (["seed=1", "--baseline", "s", "--once", "--prometheus", "metrics"], "end in .prom"),
         (["seed=1", "--baseline", "s", "--once", "--prometheus", "no/m.prom"], "no folder"),
         (

@@ -42,6 +42,7 @@ def test_the_steps_of_nccl_on_b200_are_in_the_first_lines() -> None:
 
 
 @needs_published
+@pytest.mark.long
 def test_the_version_of_a_row_counts_and_not_that_of_its_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from places import ROOT
 
-from commbench.backends.cuda_ipc.backend import IpcCopy
 from commbench.backends.cupy.backend import CupyNccl
 from commbench.backends.mpi.backend import Mpi
 from commbench.backends.simulated.backend import Simulated
@@ -19,6 +18,7 @@ from commbench.config.settings import Settings
 from commbench.core.errors import ConfigError
 from commbench.core.launchers import launchers
 from commbench.core.layout import Layout
+from commbench.features.ipc_copy.backend import IpcCopy
 from commbench.runtime.launchers import registry
 from commbench.runtime.launchers.srun import ALLOCATED, Srun
 

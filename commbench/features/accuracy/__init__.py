@@ -1,0 +1,2 @@
+"""What a reduction computes: how far its results are from the exact sum, and whether their bits
+stay the same."""

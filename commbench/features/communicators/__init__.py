@@ -1,0 +1,1 @@
+"""FEATURE: the time until a communicator can be used: communicator_init, communicator_split."""

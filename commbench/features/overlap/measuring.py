@@ -1,0 +1,33 @@
+"""An overlap in a run: its cases, and how much they compute."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+from commbench.core.case import Benchmark
+from commbench.measure.features import Measuring
+
+from .amounts import calibrated, compute_amount
+from .overlapped import Overlapped, around, compute_time_ns, overlap_cases
+
+
+def checked_time(text: str) -> str:
+    """Raises ConfigError."""
+    compute_time_ns(text)
+    return text
+
+
+def with_amount(benchmark: Benchmark, amount: Any) -> Benchmark:
+    return replace(cast(Overlapped, benchmark), compute_amount=amount)
+
+
+MEASURING = Measuring(
+    values={"compute": checked_time},
+    cases=overlap_cases,
+    around=around,
+    calibrated=calibrated,
+    decides=lambda case: case.overlap is not None,
+    decision=compute_amount,
+    decided=with_amount,
+)

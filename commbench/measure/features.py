@@ -1,0 +1,101 @@
+"""What a part of commbench that can be deleted adds to what is measured. A folder of `features`
+that does has a module `measuring` with its MEASURING; no other code knows it by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from commbench.config.settings import Settings
+from commbench.core.annexes import part_modules
+from commbench.core.case import Benchmark, Planned
+from commbench.core.protocols import Backend, Communicator, Runner
+from commbench.core.variables import Case
+from commbench.results.row import Row
+
+from .visit_setup import VisitSetup
+
+Calibrated = Mapping[str, Mapping[str, float]]
+Findings = Mapping[str, Any]  # values by column
+Call = Callable[[Runner], None]  # one repetition, on all ranks
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What rank 0 has decided for a visit, as JSON has it; None for the `reason`."""
+
+    value: Any = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """What it adds.
+
+    values: for each of its keys that has more to check, the value of a case; raises ConfigError.
+    check: whether the settings go together; raises ConfigError.
+    cases: those that a case stands for.
+    around: the benchmark of a case, with what goes on beside the operation.
+    calibrated: what rank 0 measures alone before the first case; part of the run's record.
+    decides: whether rank 0 decides something before each visit of a case. These come after all
+    others in the first pass.
+    decision: that, from the rows of the run by case_id, and from what it has calibrated.
+    decided: the benchmark of the case with the value of the decision, on all ranks.
+    probe: what it finds out about a case in further calls, after the first visit of each launch:
+    on rank 0 the values of its columns. All ranks make the same calls.
+    columns: how the values of several launches become that of the row, by column.
+    """
+
+    values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    check: Callable[[Settings], None] = lambda settings: None
+    cases: Callable[[Case], Iterable[Case]] = lambda case: (case,)
+    around: Callable[[Benchmark, Case, Backend], Benchmark] = lambda benchmark, *_: benchmark
+    calibrated: Callable[[Communicator, Sequence[Planned]], Calibrated] = lambda *_: {}
+    decides: Callable[[Case], bool] = lambda case: False
+    decision: Callable[[Planned, Mapping[str, Row], Calibrated], Decision] = lambda *_: Decision()
+    decided: Callable[[Benchmark, Any], Benchmark] = lambda benchmark, value: benchmark
+    probe: Callable[[VisitSetup, Call], Findings] = lambda *_: {}
+    columns: Mapping[str, Callable[[Sequence[Any]], Any]] = field(default_factory=dict)
+
+
+def features() -> list[Measuring]:
+    """Of all parts that are there."""
+    return [module.MEASURING for module in part_modules("measuring")]
+
+
+def cases_of(case: Case) -> list[Case]:
+    """Those that it stands for."""
+    cases = [case]
+    for feature in features():
+        cases = [each for case in cases for each in feature.cases(case)]
+    return cases
+
+
+def around(benchmark: Benchmark, case: Case, backend: Backend) -> Benchmark:
+    for feature in features():
+        benchmark = feature.around(benchmark, case, backend)
+    return benchmark
+
+
+def calibrated(communicator: Communicator, cases: Sequence[Planned]) -> Calibrated:
+    found: dict[str, Mapping[str, float]] = {}
+    for feature in features():
+        found.update(feature.calibrated(communicator, cases))
+    return found
+
+
+def deciding_on(case: Case) -> Measuring | None:
+    """The feature that decides something before each visit of the case."""
+    return next((feature for feature in features() if feature.decides(case)), None)
+
+
+def found_columns(findings: Sequence[Findings]) -> dict[str, Any]:
+    """The columns of a row, from the findings of its visits, most of which have none. Those of
+    earlier launches are what their row has."""
+    columns = {}
+    for name, merged in [item for feature in features() for item in feature.columns.items()]:
+        values = [each[name] for each in findings if each.get(name) is not None]
+        if values:
+            columns[name] = merged(values)
+    return columns

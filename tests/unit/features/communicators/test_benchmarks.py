@@ -1,0 +1,33 @@
+"""The groups that a communicator is split into, and the backends that open none."""
+
+from __future__ import annotations
+
+import pytest
+
+from commbench.backends.cupy.backend import CupyNccl
+from commbench.backends.torch.cuda_copy import CudaCopy
+from commbench.backends.torch.gloo import Gloo
+from commbench.core.protocols import Backend
+from commbench.features.communicators.benchmarks import neighbours
+from commbench.features.communicators.steps import OpenCommunicator
+
+
+def test_groups_of_neighbours_differ_by_one_rank_at_most() -> None:
+    assert neighbours(7, 3) == ((0, 1), (2, 3), (4, 5, 6))
+    assert neighbours(4, 1) == ((0, 1, 2, 3),)
+
+
+@pytest.mark.parametrize(
+    ("backend", "colour", "reason"),
+    [
+        (Gloo(), 1, None),
+        (CupyNccl(), None, None),
+        (CupyNccl(), 1, "no ncclCommSplit"),
+        (CudaCopy(), None, "cuda_copy opens no communicators"),
+    ],
+)
+def test_what_opens_no_communicator_says_so(
+    backend: Backend, colour: int | None, reason: str | None
+) -> None:
+    told = OpenCommunicator(((0,), (1,)), colour).refusal(backend)
+    assert told is None if reason is None else reason in str(told)
