@@ -114,7 +114,7 @@ class Bench:
         return runner
 
     def limited(self, program: Program, buffers: dict[str, Any]) -> Runner:
-        mpi = self.communicator._mpi
+        mpi = self.communicator.mpi
         comm = self.communicator.comm
         limit = self.limit or 0
         if self.engine == "native":

@@ -217,7 +217,8 @@ def test_a_planted_slow_node_is_told_from_its_turn_on_with_its_cause(
     capsys.readouterr()
     assert turn(*rehearsal) == 1
     out = " ".join(capsys.readouterr().out.split())
-    assert "4 of 4 cases, the farthest 1.3" in out
+    found = re.search(r"4 of 4 cases, the farthest ([\d.]+) x", out)
+    assert found and float(found[1]) == pytest.approx(CHANGE, rel=0.02)
     assert f"config.backend.model.slow_factor: 1.0 -> {CHANGE}" in out
 
 
