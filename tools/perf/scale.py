@@ -36,7 +36,7 @@ from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Settings
 from commbench.core.case import Planned, World
 from commbench.core.layout import Layout
-from commbench.core.program import BufferSpec, Pattern, Program
+from commbench.core.program import BufferSpec, Pattern, Program, View
 from commbench.core.protocols import Buffer, Communicator, Control
 from commbench.core.variables import Mode
 from commbench.measure.case import CaseVisit
@@ -90,6 +90,9 @@ class Nothing:
 
     def count_wrong(self, pattern: Pattern, copies: int) -> int:
         return 0
+
+    def read(self, view: View) -> NDArray[np.uint8]:
+        return np.zeros(0, dtype=np.uint8)
 
 
 @dataclass
