@@ -221,27 +221,28 @@ class Row(Variables):
     wrong_elements: int | None = result("elements with a wrong value, in all checks")
     payload_seed: int | None = result("payload=rounding: of the values")
     error_ulp_max: float | None = result(
-        "the same: largest distance of a result from the exact sum, in units in the last place of"
-        " the type; of all ranks and launches"
+        "payload=rounding: largest distance of a result from the exact sum, in units in the last"
+        " place of the type; of all ranks and launches"
     )
-    error_ulp_rms: float | None = result("the same: root of the mean square")
+    error_ulp_rms: float | None = result("payload=rounding: root of the mean square")
     other_bits_again: float | None = result(
-        "the same: share of the elements with other bits in one of three more calls"
+        "payload=rounding: share of the elements with other bits in one of three more calls"
     )
     other_bits_on_ranks: float | None = result(
-        "the same: with other bits than on the first rank; of all_reduce"
+        "payload=rounding: with other bits than on the first rank; of all_reduce"
     )
     other_bits_in_place: float | None = result(
-        "the same: with other bits in place than out of place"
+        "payload=rounding: with other bits in place than out of place"
     )
     other_bits_in_halves: float | None = result(
-        "the same: with other bits when each block is reduced in two halves"
+        "payload=rounding: with other bits when each block is reduced in two halves"
     )
     other_bits_beside: float | None = result(
-        "the same: of half of the ranks, with other bits while the others reduce; of all_reduce"
+        "payload=rounding: of half of the ranks, with other bits while the others reduce; of"
+        " all_reduce"
     )
-    result_hash: str | None = result("the same: of the bits of the results of all ranks")
-    launch_hashes: tuple[str, ...] | None = result("the same: that of each launch")
+    result_hash: str | None = result("payload=rounding: of the bits of the results of all ranks")
+    launch_hashes: tuple[str, ...] | None = result("payload=rounding: that of each launch")
     cuda_ipc_effective: str | None = result(
         "whether CUDA IPC was used; null where it does not apply"
     )
