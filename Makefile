@@ -15,10 +15,10 @@ FILES_WITH = $(shell grep -rl 'pytest\.mark\.$(1)' tests replay/tests --include=
 BENCH = timing=quick timing.case_s=2.5 benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 layout=1x2 sizes=[8,512,32KiB,512KiB,8MiB]
 
 .DEFAULT_GOAL := help
-.PHONY: help bench test test-long check accuracy coverage certainty decisions locate documents jobs perf side-by-side faults mutations gpu-check gpu-wheels wheel pyz image-test clean
+.PHONY: help bench test test-long check accuracy coverage certainty decisions locate documents jobs perf side-by-side virtual-hosts virtual-hosts-remove faults mutations gpu-check gpu-wheels wheel pyz image-test clean
 
 help: ## these targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-20s %s\n", $$1, $$2}'
 
 bench: $(VENV)/run ## the main job: gloo and MPI, point to point and all_reduce, 2 ranks; tables and parquet
 	$(BIN)/commbench -m backend=gloo,mpi $(BENCH)
@@ -35,7 +35,7 @@ check: $(VENV)/test ## ruff, mypy --strict, import-linter, tests of the reposito
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	for tool in perf faults gpu mutations accuracy coverage certainty decisions locate documents jobs pyz; do MYPYPATH=tools:tools/$$tool:tools/gpu/probes:tests/support $(BIN)/mypy $$(git ls-files "tools/$$tool/*.py") || exit 1; done
+	for tool in perf faults gpu mutations accuracy coverage certainty decisions locate documents hosts jobs pyz; do MYPYPATH=tools:tools/$$tool:tools/gpu/probes:tests/support $(BIN)/mypy $$(git ls-files "tools/$$tool/*.py") || exit 1; done
 	$(BIN)/mypy notebooks/notebook_figures.py notebooks/notebook_tables.py
 	$(BIN)/lint-imports
 	$(INSTALL) kubernetes-validate
@@ -83,6 +83,12 @@ gpu-check: ## what needs a GPU: CALL=1, 2 or several, six minutes each, evidence
 
 gpu-wheels: ## wheels in gpu-wheels/ for a GPU machine without a network: WHEELS_PYTHON=3.12, WHEELS_MACHINE=aarch64 there (docs/gpu.md)
 	tools/gpu/wheels.sh gpu-wheels $(or $(call given,WHEELS_PYTHON),3.12) $(PYTHON) $(or $(call given,WHEELS_MACHINE),x86_64)
+
+virtual-hosts: $(VENV)/run ## hosts on this machine, as network namespaces (root): NODES=8 MBIT=100 SLOW=node5=25 (docs/acceptance.md)
+	@$(BIN)/python tools/hosts make virtual-hosts $(or $(call given,NODES),8) "$(call given,MBIT)" $(call given,SLOW)
+
+virtual-hosts-remove: ## take these hosts away, with what still runs on them
+	@$(BIN)/python tools/hosts remove virtual-hosts
 
 wheel: $(VENV)/bin/python ## dist/: commbench, commbench-replay, and the one package it needs that PyPI has as source only
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist . ./replay 'antlr4-python3-runtime==4.9.*'

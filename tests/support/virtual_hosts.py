@@ -28,6 +28,7 @@ MTU = "9000"  # with 1500 B two cores can't pass the packets of 1 Gb/s through b
 BURST = "16kb"  # larger buckets let a message pass above the line rate
 QUEUE = "50ms"  # a packet waits no longer in a full tbf
 COMMAND_S = 10
+MADE = "namespaces"  # the file of a folder with the names of those that were made
 # of a search for a slow host, one that takes three times as long: all hosts share the cores here
 SEARCH_WORDS = (
     "bind=none",
@@ -139,21 +140,34 @@ def missing(link: Link = Link()) -> str | None:
 def virtual_hosts(
     count: int, folder: Path, link: Link = Link(), others: Mapping[int, Link] = MappingProxyType({})
 ) -> Iterator[VirtualHosts]:
-    """Hosts that can reach each other by name, for as long as the block runs; their processes end
-    with it.
+    """Hosts for as long as the block runs; their processes end with it. See `make_hosts`."""
+    hosts = make_hosts(count, folder, link, others, mark=f"-{os.getpid()}-{next(_serial)}")
+    try:
+        yield hosts
+    finally:
+        remove_hosts(folder)
+
+
+def make_hosts(
+    count: int,
+    folder: Path,
+    link: Link = Link(),
+    others: Mapping[int, Link] = MappingProxyType({}),
+    mark: str = "",
+) -> VirtualHosts:
+    """Hosts that can reach each other by name, until `remove_hosts(folder)`.
 
     `others` are the links of hosts that have another one than the rest. `folder` gets the scripts
-    and the hosts file. Raises CalledProcessError; ask `missing` first.
+    and the hosts file. `mark` ends the names. Raises CalledProcessError; ask `missing` first.
     """
-    mark = f"{os.getpid()}-{next(_serial)}"
-    names = [f"node{index}-{mark}" for index in range(count)]
+    names = [f"node{index}{mark}" for index in range(count)]
     folder.mkdir(parents=True, exist_ok=True)
     enter, agent = _scripts(folder)
     hosts = tuple(Host(name, f"{NETWORK}.{index + 1}", enter) for index, name in enumerate(names))
     (folder / "hosts").write_text(
         "127.0.0.1 localhost\n" + "".join(f"{host.address} {host.name}\n" for host in hosts)
     )
-    switch = Host(f"switch-{mark}", "", enter)
+    switch = Host(f"switch{mark}", "", enter)
     with ExitStack() as stack:
         for host in (switch, *hosts):
             _run("ip", "netns", "add", host.name)
@@ -161,7 +175,19 @@ def virtual_hosts(
         _run("ip", "-n", switch.name, "link", "add", "bridge", "up", "type", "bridge")
         for index, host in enumerate(hosts):
             _join(host, switch, f"port{index}", others.get(index, link))
-        yield VirtualHosts(hosts, agent)
+        (folder / MADE).write_text(" ".join((*names, switch.name)))
+        stack.pop_all()
+    return VirtualHosts(hosts, agent)
+
+
+def remove_hosts(folder: Path) -> None:
+    """End what runs on the hosts that `make_hosts` made with this folder, and take them away."""
+    made = folder / MADE
+    with ExitStack() as stack:
+        for name in made.read_text().split():
+            if (NAMESPACES / name).exists():  # not after a restart of the machine
+                stack.callback(_remove, Host(name, "", folder / "enter"))
+    made.unlink()
 
 
 def _join(host: Host, switch: Host, port: str, link: Link) -> None:

@@ -11,14 +11,17 @@ import numpy as np
 
 from commbench.cluster.search.bad_nodes import Cluster, PairTimes, findings_of
 from commbench.cluster.search.node_rounds import FIRST_VISITS, Meetings, search_refusal
+from commbench.cluster.search.search_power import FURTHER_VISITS
 from commbench.cluster.search.slurm_switches import slurm_switches
 from commbench.cluster.search.suspect_table import Places, Search
 from commbench.config.settings import Settings
 from commbench.core.case import Planned, World
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout, Pair, pairs_text
+from commbench.core.terminal import print_error
+from commbench.core.units import about_duration
 from commbench.measure.further_rounds import SearchResult
-from commbench.measure.plan import plan, plan_round
+from commbench.measure.plan import duration_s, plan, plan_round
 from commbench.measure.plan_facts import PlanFacts
 from commbench.results.row import Measured, Row
 
@@ -74,7 +77,10 @@ def pair_times(rows: Iterable[Row], meetings: Meetings, visits: int) -> PairTime
 
 def node_search(settings: Settings, world: World, facts: PlanFacts, first_order: int) -> NodeSearch:
     """See measure.further_rounds.PairSearch."""
-    return NodeSearch(settings, world, facts, first_order)
+    search = NodeSearch(settings, world, facts, first_order)
+    if world.rank == 0:
+        print_error(search.rounds_text())
+    return search
 
 
 def first_pairs(layout: Layout, seed: int) -> list[tuple[Pair, ...]]:
@@ -102,13 +108,32 @@ class NodeSearch:
         self._planned: dict[int, tuple[Planned, ...]] = {}  # by round, of the first period
         self._switches: Mapping[str, str] | None = None  # of the hosts, once they are needed
 
+    def rounds_text(self) -> str:
+        """How many rounds the search has, with their time as planned."""
+        planned = plan_round(
+            self._settings, self._world, self._facts, self._meetings.pairs(0), first_order=0
+        )
+        round_s = sum(duration_s(self._settings, each) for each in planned)
+        word = "about" if self._settings.timing.repetitions is None else "at most"
+        first = self._first_rounds
+        most = first + self._meetings.rounds(FURTHER_VISITS[-1])
+        again = f", {self.count} of different pairs" if self.count < first else ""
+        return (
+            f"{first} rounds{again}: {word} {about_duration(first * round_s)}; up to {most} rounds,"
+            f" {about_duration(most * round_s)}, if a {Places(self._layout, ()).noun} is in doubt"
+        )
+
     def choose(self, result: SearchResult | None) -> int:
-        """The first rounds, and as many as suspects need. These are known from the first alone."""
+        """The first rounds, and as many as suspects need. These are known from the first alone;
+        their time is that of the first, and said."""
         if not isinstance(result, Search):
             return self.count
         if self.count < self._first_rounds:
             return self._first_rounds
-        return self._first_rounds + self._meetings.rounds(result.findings.further_visits)
+        further = self._meetings.rounds(result.findings.further_visits)
+        if further and self.count == self._first_rounds:
+            print_error(result.further_text(further))
+        return self._first_rounds + further
 
     def further(self, rounds: int, library: str | None) -> tuple[Planned, ...]:
         """See measure.further_rounds.FurtherRounds."""

@@ -20,7 +20,7 @@ from commbench.cluster.search.bad_nodes import (
 from commbench.cluster.search.search_power import QUARTILE
 from commbench.core.layout import Layout
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
-from commbench.core.units import format_seconds, plural
+from commbench.core.units import about_duration, format_seconds, plural
 from commbench.stats.thresholds import FALSE_ALARMS, SURE_SHARE
 from commbench.stats.verdict import Verdict
 
@@ -84,6 +84,14 @@ class Search:
         verdicts = self.findings.verdicts()
         return ", ".join(
             f"{verdicts.count(each)} {each}" for each in ("SAME", "SLOWER", "UNDECIDED")
+        )
+
+    def further_text(self, further: int) -> str:
+        """How long the rounds so far took, and so many further ones will at their rate."""
+        left_s = self.spent_s / self.rounds * further
+        return (
+            f"{self.rounds} rounds took {about_duration(self.spent_s)}; a {self.places.noun} is in"
+            f" doubt: {further} further rounds, about {about_duration(left_s)}"
         )
 
     def record(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,22 @@ from sample_cases import case_row
 
 from commbench.cluster.search.bad_nodes import Cluster
 from commbench.cluster.search.node_rounds import Meetings
-from commbench.cluster.search.node_search import NodeSearch, check_search, cluster_of, pair_times
+from commbench.cluster.search.node_search import (
+    NodeSearch,
+    check_search,
+    cluster_of,
+    first_pairs,
+    pair_times,
+)
 from commbench.cluster.search.suspect_table import Places
 from commbench.config.settings import Settings
 from commbench.core.case import Planned, World
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
-from commbench.measure.plan import plan
+from commbench.core.units import about_duration
+from commbench.measure.plan import duration_s, plan
 from commbench.measure.plan_facts import PlanFacts
-from commbench.results.row import Row
+from commbench.results.row import Measured, Row
 from commbench.runtime.control import hosted_world
 
 FACTS = PlanFacts(memory_bytes=2**36, cache_bytes=2**25, cores=8)
@@ -113,6 +121,46 @@ def test_a_search_ends_after_the_first_rounds_if_no_node_is_suspected() -> None:
     assert search.choose(result) == 20
     assert search.further(20, None) == search.repeated(20, None) == ()
     assert search.choose(None) == 20, "the time of the run is over"
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["layout=64x1"], "20 rounds: about {}; up to 140 rounds, {}, if a node is in doubt"),
+        (
+            ["layout=1x8", "timing.repetitions=9"],
+            "20 rounds, 7 of different pairs: at most {}; up to 140 rounds, {},"
+            " if a rank is in doubt",
+        ),
+    ],
+)
+def test_rounds_are_announced_with_the_further_ones_of_a_doubt(words: list[str], text: str) -> None:
+    """A round has three cases, here of 0.5 s and their setup: about 3 s."""
+    settings = searching("timing=quick", "timing.visits=1", "timing.case_s=0.5", *words)
+    world = hosted_world(settings.layouts[0].nodes, settings.layouts[0].ranks_per_node)[0]
+    planned_s = sum(duration_s(settings, each) for each in plan(settings, world, FACTS))
+    round_s = planned_s / len(first_pairs(settings.layouts[0], settings.seed))
+    assert round_s == pytest.approx(3.0, rel=0.1)
+    times = (about_duration(rounds * round_s) for rounds in (20, 140))
+    assert NodeSearch(settings, world, FACTS, 0).rounds_text() == text.format(*times)
+
+
+def test_the_time_of_further_rounds_is_that_of_the_first(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings = searching("layout=64x1")
+    search = search_of(settings, 64)
+    rows = [
+        replace(each, visit_medians_s=(1.2e-6,)) if 5 in (each.source, each.destination) else each
+        for each in rows_of(plan(settings, world_of(64), FACTS))
+        if isinstance(each, Measured)
+    ]
+    further = search.choose(search.result(rows, [], spent_s=80.0)) - 20
+    assert further > 0
+    assert capsys.readouterr().err == (
+        f"commbench: 20 rounds took 80.0 s; a node is in doubt: {further} further rounds,"
+        f" about {about_duration(4.0 * further)}\n"
+    )
 
 
 def test_a_search_goes_on_after_the_rounds_of_earlier_starts() -> None:
