@@ -60,6 +60,7 @@ def report(words: list[str]) -> int:
         default=MOST_TABLE_ROWS,
         help=f"rows of a table on the terminal (default {MOST_TABLE_ROWS})",
     )
+    parser.set_defaults(asked=None)
     for each in report_options():
         add(f"--{each.name}", dest="asked", type=each.sections, metavar="NAME", help=each.meaning)
     options = parser.parse_args(words)
