@@ -38,7 +38,7 @@ def test_every_operation_is_exact_through_the_host(
         "in_place=[true,false]",
         env=env,
     )
-    cases = run.cases[~run.cases.benchmark.str.startswith(("copy_", "stream"))]
+    cases = run.cases[~run.cases.benchmark.str.startswith(("copy_", "stream", "communicator_"))]
     measured = cases[cases.status == "ok"]
     assert set(cases.staging) == {"pinned"} and set(measured.benchmark) == set(cases.benchmark)
     assert (measured.wrong_elements == 0).all() and (measured.median_s > 0).all()

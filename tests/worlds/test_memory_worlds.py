@@ -51,7 +51,7 @@ class Rss:
     def cases(self, entries):
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         for row, _, _ in entries:
-            print(pages * os.sysconf("SC_PAGE_SIZE"), row["status"], file=self.out, flush=True)
+            print(pages * os.sysconf("SC_PAGE_SIZE"), row.status, file=self.out, flush=True)
 
     def end(self, run):
         self.out.close()

@@ -221,7 +221,7 @@ def test_python_runs_one_world_at_a_time() -> None:
             4,
         ),
         (("experiment=openbsd_pairs", "layout=1x2", "timing.duration_s=0.2"), {"tcp"}, 4),
-        (("experiment=exchange_quiz", "budget.case_s=0.2"), {"mpi"}, 1),
+        (("experiment=exchange_quiz", "budget.case_s=0.2"), {"mpi"}, 2),
     ],
 )
 @pytest.mark.long

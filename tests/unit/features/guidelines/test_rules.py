@@ -257,7 +257,7 @@ def test_the_experiment_finds_the_ring_and_the_tree_of_the_simulated_world(tmp_p
     tree moves the message twice where scatter and all_gather move it one and a half times."""
     words = ("experiment=guidelines", "part=1", "layout=1x4", "sizes=[4,1KiB,1MiB]")
     folder = commbench.run(*words, *SIMULATED, f"output={tmp_path}")
-    result = checked(read_results([folder]).cases)
+    result = check_guidelines(read_results([folder]).rows)
     assert result.rules == 11
     assert set(violated(result)) == {
         "all_reduce <= reduce + broadcast",
