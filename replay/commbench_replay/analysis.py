@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from .busy_times import union_of
+from .busy_times import BusyTimes, Span, union_of
 from .operations import RecordedCall
 from .training_job import Collective, TrainingJob
 
@@ -39,12 +39,14 @@ class Signature:
 class Exposure:
     """How much of the time in calls the same rank also computed: `hidden_ns` and `exposed_ns` are
     sums over all `operations` of all ranks for which that is known. `exposed_once_ns`: in how much
-    of their time any call ran and the rank computed nothing."""
+    of their time any call ran and the rank computed nothing; `moving_once_ns`: the same, without
+    the known waiting for the last rank."""
 
     operations: int
     hidden_ns: int
     exposed_ns: int
     exposed_once_ns: int
+    moving_once_ns: int
 
 
 def signatures(job: TrainingJob) -> list[Signature]:
@@ -67,18 +69,33 @@ def exposure(job: TrainingJob) -> Exposure | None:
     hidden_ns = 0
     exposed_ns = 0
     exposed_once_ns = 0
+    moving_once_ns = 0
+    waits_ns = {
+        id(call): collective.waiting_ns.get(call.rank, 0)
+        for collective in job.collectives
+        for call in collective.calls
+    }
     for rank, computing in job.computing.items():
         spans = []
+        moving = []
         for call in job.all_calls(rank):
             if call.start_ns is not None and call.end_ns is not None:
                 beside_ns = call.beside_ns or 0
                 hidden_ns += beside_ns
                 exposed_ns += call.end_ns - call.start_ns - beside_ns
                 spans.append((call.start_ns, call.end_ns))
+                moving.append((call.start_ns + waits_ns.get(id(call), 0), call.end_ns))
         operations += len(spans)
-        for start_ns, end_ns in union_of(spans):
-            exposed_once_ns += end_ns - start_ns - computing.within(start_ns, end_ns)
-    return Exposure(operations, hidden_ns, exposed_ns, exposed_once_ns) if operations else None
+        exposed_once_ns += _exposed_ns(spans, computing)
+        moving_once_ns += _exposed_ns(moving, computing)
+    if not operations:
+        return None
+    return Exposure(operations, hidden_ns, exposed_ns, exposed_once_ns, moving_once_ns)
+
+
+def _exposed_ns(spans: Iterable[Span], computing: BusyTimes) -> int:
+    """How long any of these runs while the rank computes nothing."""
+    return sum(end - start - computing.within(start, end) for start, end in union_of(spans))
 
 
 def _signature_key(collective: Collective) -> tuple[object, ...]:

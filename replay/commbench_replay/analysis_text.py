@@ -76,6 +76,7 @@ def job_text(job: TrainingJob, left_out: Mapping[str, str]) -> str:
     table = _signature_table(job, rows, total_ns, terminal)
     lines = [
         *([_answer(job, total_ns, waiting)] if rows and (total_ns or job.steps) else []),
+        *([_saving(job, total_ns, waiting)] if rows else []),
         _headline(job, rows),
         *([table, ""] if rows else []),
         *_time_lines(job, rows, total_ns, waiting),
@@ -105,6 +106,42 @@ def _answer(job: TrainingJob, total_ns: int, waiting: Waiting | None) -> str:
     late = waiting.late if waiting is not None else None
     cost = "" if late is None else _seconds_text(job, late.waiting_ns)
     return text if late is None else f"{text}; rank {late.rank} costs {cost}"
+
+
+def _saving(job: TrainingJob, total_ns: int, waiting: Waiting | None) -> str:
+    """What a faster network could save of a step. Where the waiting has an interval, the bound
+    takes its low end."""
+    question = "what a faster network saves is not known"
+    if not total_ns:
+        return f"{question}: this log has no times"
+    known = exposure(job)
+    if known is None:
+        return f"{question}: these traces do not say when a rank computes"
+    if job.is_least:
+        return f"{question}: times are of a part of the operations or steps"
+    timed = sum(call.duration_ns is not None for rank in job.ranks for call in job.all_calls(rank))
+    if known.operations < timed:
+        return f"{question}: only {known.operations} of {timed} operations show if they are hidden"
+    steps = len(job.computing) * max(job.steps, 1) * 1e9
+    exposed_s = known.exposed_once_ns / steps
+    unsure_s = waiting.seconds.value - waiting.seconds.low if waiting is not None else 0.0
+    saved_s = min(exposed_s, known.moving_once_ns / steps + unsure_s)
+    share = "" if job.step_s is None else f"{exposed_s / job.step_s:.0%} of a step is exposed"
+    # a rank may come late to one group because of its communication in another
+    groups = {each.group for each in job.collectives if each.group.size != 1}
+    several = len(groups) > 1 or any(job.others.values())
+    most_s = exposed_s if several else saved_s
+    text = f"an infinitely fast network saves at most {format_seconds(most_s)}"
+    text = f"{share} communication; {text}" if share else text
+    if waiting is not None and saved_s == exposed_s:
+        return text
+    if waiting is None:
+        return f"{text}; how much of it is waiting for ranks is not known"
+    least = "at least " if waiting.is_least or unsure_s else ""
+    waited = format_seconds(exposed_s - saved_s)
+    if several:
+        return f"{text}; {least}{waited} of it is waiting, perhaps for other groups' communication"
+    return f"{text}, because {least}{waited} of the exposed time is waiting for ranks"
 
 
 def _seconds_text(job: TrainingJob, total_ns: float, ranks: Sized = (0,)) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from commbench.core.units import (
     natural_key,
     value_text,
 )
-from commbench.core.variables import TABLE
+from commbench.core.variables import MODEL_ENGINE, TABLE
 from commbench.results.columns import grouped
 from commbench.results.intervals import interval_note, interval_of
 from commbench.results.load import rows_of_frame
@@ -120,9 +120,13 @@ def predictions(
 ) -> list[Prediction]:
     """One for each workload on each layout with as many ranks, of each backend: by layout, the
     fastest first. `waiting` is that of the traced job. Raises CommbenchError."""
-    measured = families(answerable(cases))
+    usable = answerable(cases)
+    measured = families(usable)
+    model_rows = [row for row in cases if row.engine == MODEL_ENGINE]
+    is_left_out = not any(row.engine == MODEL_ENGINE for row in usable)
+    simulated = {(row.benchmark, row.layout) for row in model_rows if is_left_out}
     found = [
-        _prediction(own, layout, named, waiting)
+        _prediction(own, layout, named, waiting, simulated)
         for own in grouped(measured, lambda each: key(each.variables, PER_OPERATION)).values()
         for layout in dict.fromkeys(each.variables.layout for each in own)
         for workload_on in workloads
@@ -146,9 +150,14 @@ def predictions(
 
 
 def _prediction(
-    own: Sequence[Family], layout: str, named: NamedWorkload, waiting: Waiting | None
+    own: Sequence[Family],
+    layout: str,
+    named: NamedWorkload,
+    waiting: Waiting | None,
+    simulated: Collection[tuple[str, str]],
 ) -> Prediction:
-    """`own` are the families of a backend."""
+    """`own` are the families of a backend; `simulated` the benchmarks and layouts of simulated
+    cases, which do not answer beside real ones."""
     variables = replace(own[0].variables, layout=layout)
     part = scaled(named.workload, named.workload.ranks)
     times: dict[int, PredictedTime] = {}
@@ -156,7 +165,8 @@ def _prediction(
     warnings: dict[str, None] = {}
     reasons = dict.fromkeys(part.reasons.values())
     for number, operation in part.operations.items():
-        family = _best_family(own, operation, part.groups[operation.group], Layout.parse(layout))
+        ranks = part.groups[operation.group]
+        family = _best_family(own, operation, ranks, Layout.parse(layout), simulated)
         if isinstance(family, str):
             reasons[family] = None
             continue
@@ -186,7 +196,11 @@ def _prediction(
 
 
 def _best_family(
-    own: Sequence[Family], operation: WorkloadOperation, ranks: Sequence[int], layout: Layout
+    own: Sequence[Family],
+    operation: WorkloadOperation,
+    ranks: Sequence[int],
+    layout: Layout,
+    simulated: Collection[tuple[str, str]],
 ) -> Family | str:
     """The family that has the time of the operation in a group of these ranks, or why none does: of
     those that know the size, one of the job's type, or the one with most sizes."""
@@ -204,6 +218,12 @@ def _best_family(
         if family.variables.benchmark == name and family.variables.layout == place
     ]
     if not candidates:
+        if (name, place) in simulated:
+            return (
+                f"{name} was only simulated on {place}, and simulated times do not answer beside"
+                " measured ones; give the simulated runs alone, or measure it with: commbench"
+                f" benchmark={name} layout={place} sizes=octaves"
+            )
         return (
             f"{name} was not measured on {place}; measure it with: commbench benchmark={name}"
             f" layout={place} sizes=octaves (the job needs {format_bytes(size)})"

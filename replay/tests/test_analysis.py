@@ -30,7 +30,10 @@ def test_the_planted_computation_is_found(
     assert [call.beside_ns for call in job.calls[1]] == [70_000 + 100_000 + 30_000, 0]
     total_ns = 2 * (500_000 + 460_000)
     hidden_ns = 218_000 + 200_000
-    assert exposure(job) == Exposure(4, hidden_ns, total_ns - hidden_ns, total_ns - hidden_ns)
+    exposed_ns = total_ns - hidden_ns
+    # rank 0 waits 40 us in each call, and computes in 18 us of the first wait
+    moving_ns = exposed_ns - (2 * 40_000 - 18_000)
+    assert exposure(job) == Exposure(4, hidden_ns, exposed_ns, exposed_ns, moving_ns)
     (row,) = signatures(job)
     assert row.exposed == pytest.approx(1 - hidden_ns / total_ns)
 
@@ -45,7 +48,7 @@ def test_calls_at_the_same_time_hide_the_same_computation_and_count_once_togethe
     )
     computing = BusyTimes([(20, 60), (140, 160)])
     job = training_job([RankTrace("r", "t", 0, calls, 1, computing=computing)])
-    assert exposure(job) == Exposure(2, 60, 140, 150 - 50)
+    assert exposure(job) == Exposure(2, 60, 140, 150 - 50, 150 - 50)
 
 
 def test_what_is_known_of_no_rank_is_not_said() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from places import TRACES
 from trace_writers import Call, write_gloo_kineto, write_kineto
 
 from commbench_replay.analysis_text import job_text
@@ -47,9 +48,26 @@ def remove(events: list[Any], word: str) -> None:
 
 def test_a_whole_job_has_sums_and_shares(tmp_path: Path) -> None:
     text = answer(tmp_path, lambda rank, events: None)
-    assert text.startswith("a step takes 1.00 ms, with 480 us of exposed communication 2 of 2")
+    assert text.startswith("a step takes 1.00 ms, with 480 us of exposed communication 48% of")
+    # of 500 and 460 us, all exposed, rank 0 waits 40
+    assert "communication; an infinitely fast network saves at most 460 us, because" in text
+    assert "20.0 us of the exposed time is waiting for ranks 2 of 2" in text
     assert "communication: 480 us a step on each rank, of which 20.0 us waiting" in text
     assert "waiting share exposed" in text and "at least" not in text
+
+
+def test_waiting_in_one_of_several_groups_lowers_no_bound(tmp_path: Path) -> None:
+    other = Call("1", (0, 1), "all_reduce", "float32", 64)
+    text = answer(tmp_path, lambda rank, events: None, [SCHEDULE[0], other])
+    assert "saves at most 480 us; 20.0 us of it is waiting, perhaps for other groups'" in text
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason=f"needs real traces in {TRACES}")
+def test_a_log_without_times_says_that_it_cannot_answer() -> None:
+    text = text_of(TRACES / "et_dlrm_v100_8rank_1.0.1")
+    assert text.startswith(
+        "what a faster network saves is not known: this log has no times 8 of an"
+    )
 
 
 def test_lost_kernels_make_sums_lower_bounds_and_take_away_the_shares(tmp_path: Path) -> None:
@@ -59,6 +77,7 @@ def test_lost_kernels_make_sums_lower_bounds_and_take_away_the_shares(tmp_path: 
     assert "communication: at least 240 us a step on each rank (2 of 4 operations), of" in text
     assert "of which at least 10.0 us waiting" in text
     assert "job us share all_reduce" in text and "%" not in text
+    assert "network saves is not known: times are of a part of the operations" in text
 
 
 def test_a_rank_without_kernels_counts_in_a_lower_bound(tmp_path: Path) -> None:

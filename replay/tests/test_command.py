@@ -29,10 +29,11 @@ def test_the_answer_names_the_job_its_signatures_and_the_late_rank(
     monkeypatch.setenv("COMMBENCH_TERMINAL", "100")
     assert replay([DLRM]) == 0
     out = capsys.readouterr().out
-    answer, read = out.splitlines()[:2]
+    answer, saving, _more, read = out.splitlines()[:4]
     assert answer == (
         "a step takes 16.1 ms, with 5.86 ms of exposed communication; rank 7 costs 5.08 ms"
     )
+    assert saving.startswith("36% of a step is exposed communication; an infinitely fast network")
     assert read.startswith("8 of 8 ranks, torch profiler, 1 step; 64 operations in 7 signatures")
     assert "all_to_all float32  world(8)      2    24 KiB   24 KiB" in out
     assert "waiting  share  exposed" in out

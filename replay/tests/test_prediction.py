@@ -170,6 +170,13 @@ def test_simulated_times_answer_only_among_themselves() -> None:
     assert only(simulated, job=job).variables.engine == "virtual"
 
 
+def test_a_simulated_case_beside_real_ones_is_the_reason_that_is_given() -> None:
+    real = measured("all_gather", 1e-9)
+    simulated = measured("reduce_scatter", 1e-9, engine="virtual", backend="simulated")
+    with pytest.raises(CommbenchError, match="reduce_scatter was only simulated on 1x4, and"):
+        only(real, simulated)
+
+
 def test_the_text_says_from_which_sizes_each_time_is_and_how_far_off_it_may_be() -> None:
     rows = [measured("all_gather", 1e-9), measured("reduce_scatter", 2e-9)]
     text = " ".join(text_of(FSDP.replace("params=", "params=1"), *rows).split())
