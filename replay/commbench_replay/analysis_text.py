@@ -18,7 +18,7 @@ from commbench.core.units import (
 )
 from commbench.results.foreign_readers import left_out_texts
 
-from .analysis import Signature, exposure, signatures
+from .analysis import Exposure, Signature, exposure, signatures
 from .operations import RecordedCall
 from .training_job import TrainingJob
 from .waiting import HEAVIEST, Late, Waiting, waiting_of
@@ -111,17 +111,10 @@ def _answer(job: TrainingJob, total_ns: int, waiting: Waiting | None) -> str:
 def _saving(job: TrainingJob, total_ns: int, waiting: Waiting | None) -> str:
     """What a faster network could save of a step. Where the waiting has an interval, the bound
     takes its low end."""
-    question = "what a faster network saves is not known"
-    if not total_ns:
-        return f"{question}: this log has no times"
     known = exposure(job)
-    if known is None:
-        return f"{question}: these traces do not say when a rank computes"
-    if job.is_least:
-        return f"{question}: times are of a part of the operations or steps"
-    timed = sum(call.duration_ns is not None for rank in job.ranks for call in job.all_calls(rank))
-    if known.operations < timed:
-        return f"{question}: only {known.operations} of {timed} operations show if they are hidden"
+    unknown = _why_no_bound(job, total_ns, known)
+    if known is None or unknown is not None:
+        return f"what a faster network saves is not known: {unknown}"
     steps = len(job.computing) * max(job.steps, 1) * 1e9
     exposed_s = known.exposed_once_ns / steps
     unsure_s = waiting.seconds.value - waiting.seconds.low if waiting is not None else 0.0
@@ -142,6 +135,20 @@ def _saving(job: TrainingJob, total_ns: int, waiting: Waiting | None) -> str:
     if several:
         return f"{text}; {least}{waited} of it is waiting, perhaps for other groups' communication"
     return f"{text}, because {least}{waited} of the exposed time is waiting for ranks"
+
+
+def _why_no_bound(job: TrainingJob, total_ns: int, known: Exposure | None) -> str | None:
+    """Why nothing bounds what a faster network saves; None where something does."""
+    if not total_ns:
+        return "this log has no times"
+    if known is None:
+        return "these traces do not say when a rank computes"
+    if job.is_least:
+        return "times are of a part of the operations or steps"
+    timed = sum(call.duration_ns is not None for rank in job.ranks for call in job.all_calls(rank))
+    if known.operations < timed:
+        return f"only {known.operations} of {timed} operations show if they are hidden"
+    return None
 
 
 def _seconds_text(job: TrainingJob, total_ns: float, ranks: Sized = (0,)) -> str:
