@@ -48,7 +48,7 @@ class KnownChange:
 class WatchState:
     """`cases` are keys, see `suite_key`; so are those of `changes`, and of `ended`, the run with
     which the last change of a case ended. `launches`: how many were started. `turns`: the names of
-    the first runs of the last turns, oldest first."""
+    the first runs of the last turns, oldest first. `taken`: how many turns there were."""
 
     suite: tuple[str, ...]
     cases: tuple[str, ...]
@@ -56,6 +56,11 @@ class WatchState:
     changes: Mapping[str, KnownChange] = field(default_factory=dict)
     ended: Mapping[str, str] = field(default_factory=dict)
     turns: tuple[str, ...] = ()
+    taken: int = 0
+
+    def after_turn(self, first_run: str) -> WatchState:
+        turns = (*self.turns, first_run)[-MOST_TURNS:]
+        return dataclasses.replace(self, turns=turns, taken=self.taken + 1)
 
     def oldest_of_last(self, turns: int) -> str | None:
         """The first run of the turn that is so many turns back; None if there were not as many."""
@@ -101,13 +106,15 @@ def _state_of(stored: Mapping[str, Any]) -> WatchState:
     }
     if any(change.verdict not in CHANGES for change in changes.values()):
         raise TypeError("a verdict that is no change")
+    turns = tuple(map(str, stored["turns"]))
     return WatchState(
         tuple(map(str, stored["suite"])),
         tuple(map(str, stored["cases"])),
         int(stored["launches"]),
         changes,
         {str(key): str(run_id) for key, run_id in stored["ended"].items()},
-        tuple(map(str, stored["turns"])),
+        turns,
+        int(stored.get("taken", len(turns))),  # not in earlier files
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,6 @@ from commbench.cluster.watch.prometheus import WatchedCase, case_labels, metrics
 from commbench.cluster.watch.quiet import HeldText, has_news, held_text
 from commbench.cluster.watch.runs import TurnRuns, file_runs
 from commbench.cluster.watch.state import (
-    MOST_TURNS,
     WatchState,
     check_cases,
     check_suite,
@@ -49,10 +49,12 @@ from commbench.config.settings import Job
 from commbench.core.errors import ConfigError
 from commbench.core.secrets import recorded_override
 from commbench.core.terminal import Terminal, paragraphs
+from commbench.core.units import plural
 from commbench.results.load import find_runs, read_case_rows
 from commbench.results.row import Row
 from commbench.results.run_folder import replace_file
 from commbench.runtime.rank_server import stop_rank_server
+from commbench.stats.thresholds import DECIDING_LAUNCHES
 
 UNDECIDED_STATUS = 4
 MOST_ASIDE = 50  # runs beside the store that are read
@@ -76,7 +78,9 @@ def _turn(options: WatchOptions, held: HeldText) -> int:
     try:
         jobs = [watched.job for watched in suite.jobs]
         last = _last_name(baseline, aside, state)
-        planted = options.planted_in(len(state.turns) + 1)
+        planted = options.planted_in(state.taken + 1)
+        if planted:
+            _check_rehearsal(state, baseline)
         launch = _launched(options, jobs, state.launches, last, planted)
         if not launch.runs:
             return launch.status
@@ -101,18 +105,43 @@ def _turn(options: WatchOptions, held: HeldText) -> int:
         for key, case in suite.cases.items()
         if key not in suite.skipped or histories[key].healthy
     }
-    state = _state_after(state, judged, number, min(run.name for run in launch.runs))
     lines = turn_lines(list(judged.values()), [run.record for run in own], launch)
     healthy = (row for run in own for row in run.rows)
     lines += changes_beside_times(healthy, launch.rows.values())
+    if planted:
+        lines.append(_rehearsal_text(planted, launch))
     print(paragraphs(lines, Terminal.of(sys.stdout)), flush=True)
-    # the state last: a turn that is interrupted before is judged again
-    file_runs(options, state, _turn_runs(options, own, launch, fresh, judged))
-    write_state(options.store, state)
+    if not planted:
+        state = _state_after(state, judged, number, min(run.name for run in launch.runs))
+        # the state last: a turn that is interrupted before is judged again
+        file_runs(options, state, _turn_runs(options, own, launch, fresh, judged))
+        write_state(options.store, state)
     if options.prometheus is not None:
         _write_prometheus(options.prometheus, suite, judged)
     held.is_told = has_news(judged.values(), max(each.status for each in (launch, *fresh)))
     return _turn_status([launch, *fresh], judged)
+
+
+def _check_rehearsal(state: WatchState, baseline: Sequence[StoredRun]) -> None:
+    """Raises ConfigError where no case has enough healthy launches to be told as changed."""
+    rows = [row for run in baseline for row in run.rows]
+    counts = Counter(suite_key(row) for row in rows for _ in launches_of(row, ""))
+    most = max(counts.values(), default=0)
+    if most < DECIDING_LAUNCHES:
+        turns = plural(DECIDING_LAUNCHES - most, "turn", "turns")
+        raise ConfigError(
+            f"--plant begins with turn {state.taken + 1}, before which the store has {most} healthy"
+            f" launches of a case; a change is told from {DECIDING_LAUNCHES} on: take {turns}"
+            " without --plant"
+        )
+
+
+def _rehearsal_text(planted: Sequence[str], launch: FreshLaunch) -> str:
+    words = " ".join(map(recorded_override, planted))
+    return (
+        f"rehearsal with {words}: this turn does not count, and its runs are not added to the"
+        f" store; they are in {launch.folder.parent}"
+    )
 
 
 def _own_baseline(
@@ -188,11 +217,10 @@ def _state_after(
     changes = {key: each.change for key, each in judged.items() if each.change is not None}
     ended = {key: first_run for key in state.changes if key not in changes}
     return replace(
-        state,
+        state.after_turn(first_run),
         launches=launches,
         changes=changes,
         ended={**state.ended, **ended},
-        turns=(*state.turns, first_run)[-MOST_TURNS:],
     )
 
 

@@ -222,6 +222,40 @@ def test_a_planted_slow_node_is_told_from_its_turn_on_with_its_cause(
     assert f"config.backend.model.slow_factor: 1.0 -> {CHANGE}" in out
 
 
+@pytest.mark.parametrize("factor", [CHANGE, 1.001])
+def test_a_rehearsal_leaves_the_store_and_its_state_as_they_are(
+    store: Path, turn: Turn, capsys: pytest.CaptureFixture[str], factor: float
+) -> None:
+    """Also where the planted change is too small to be told."""
+    before = tree(store)
+    planted = f"backend.model.slow_factor={factor}"
+    rehearsal = ("--plant", "1:backend.model.slow_node=0", "--plant", f"1:{planted}")
+    for _ in range(2):
+        assert turn(*rehearsal, "--fresh", "1") == (1 if factor == CHANGE else 0)
+        out = " ".join(capsys.readouterr().out.split())
+        assert f"rehearsal with backend.model.slow_node=0 {planted}: this turn does not" in out
+    after = tree(store)
+    assert {name: text for name, text in after.items() if name in before} == before
+    assert all(name.startswith("watch/runs/") for name in after.keys() - before.keys())
+    assert turn() == 0, "the change was not real"
+
+
+def test_a_rehearsal_in_a_young_store_is_refused_before_it_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "young"
+    rehearsal = ("--plant", "2:backend.model.slow_factor=1.3")
+    assert take_turn(store, *rehearsal) == 4
+    before = tree(store)
+    capsys.readouterr()
+    assert take_turn(store, *rehearsal) == 2
+    assert one_line(capsys) == (
+        "commbench: --plant begins with turn 2, before which the store has 1 healthy launches of a"
+        " case; a change is told from 5 on: take 4 turns without --plant"
+    )
+    assert tree(store) == before
+
+
 def test_fresh_launches_measure_only_what_is_suspected(
     store: Path, turn: Turn, monkeypatch: pytest.MonkeyPatch
 ) -> None:

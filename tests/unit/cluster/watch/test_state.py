@@ -11,6 +11,7 @@ from sample_cases import CASE
 
 from commbench.cluster.baseline.suite_key import suite_key
 from commbench.cluster.watch.state import (
+    MOST_TURNS,
     KnownChange,
     WatchState,
     check_cases,
@@ -46,6 +47,27 @@ def test_the_words_of_earlier_versions_are_read(tmp_path: Path) -> None:
     path = state_path(tmp_path)
     path.write_text(path.read_text().replace("SLOWER", "slower").replace("FASTER", "faster"))
     assert read_state(tmp_path) == STATE
+
+
+def test_turns_are_counted_though_only_the_last_are_named(tmp_path: Path) -> None:
+    state = replace(STATE, turns=())
+    for number in range(MOST_TURNS + 2):
+        state = state.after_turn(f"run{number}")
+    write_state(tmp_path, state)
+    read = read_state(tmp_path)
+    assert read is not None
+    assert (read.taken, len(read.turns), read.turns[0]) == (MOST_TURNS + 2, MOST_TURNS, "run2")
+
+
+def test_a_state_without_the_count_has_the_turns_that_it_names(tmp_path: Path) -> None:
+    write_state(tmp_path, STATE)
+    path = state_path(tmp_path)
+    stored = json.loads(path.read_text())
+    del stored["taken"]
+    path.write_text(json.dumps(stored))
+    read = read_state(tmp_path)
+    assert read is not None
+    assert read.taken == len(STATE.turns)
 
 
 def test_the_first_run_of_a_turn_that_is_so_many_turns_back_is_known() -> None:
