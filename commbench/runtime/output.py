@@ -186,7 +186,7 @@ class Reporter:
 
     def __init__(self) -> None:
         self._state = State()
-        self._finished = set[str]()  # cases
+        self._finished = dict[str, int | None]()  # visits of each such case
         self._unfinished = dict[str, int]()  # visits of each case that has been begun
         self._left = Counter[int]()  # these cases by their visits
         self._has_parent = PROGRESS in os.environ
@@ -227,15 +227,15 @@ class Reporter:
             if case_id in self._unfinished:
                 self._left -= Counter([self._unfinished.pop(case_id)])  # drops counts of 0
             if row.stop_reason in UNFINISHED:
-                self._finished.discard(case_id)
+                self._finished.pop(case_id, None)
                 visits = row.visits or 1
                 self._unfinished[case_id] = visits
                 self._left[visits] += 1
                 continue
-            # one that was finished before is written again, with another warning
-            if case_id not in self._finished:
+            # with as many visits as before only a warning is new
+            if row.visits != self._finished.get(case_id):
                 ended.append(row)
-            self._finished.add(case_id)
+            self._finished[case_id] = row.visits
         self._count()
         slowest = max(rows, key=lambda row: row.median_s or 0.0)
         number = format_seconds(slowest.median_s)

@@ -13,6 +13,13 @@ from commbench.core.errors import ConfigError
 from commbench.core.program import Compute, Step
 
 ORDERS = ("fixed", "by_rank", "by_chunk", "by_call")
+# what is planted, its value that changes nothing, and the fields that say where
+PLACES = (
+    ("slow_factor", 1.0, ("slow_pair", "slow_rank", "slow_node")),
+    ("straggler_s", 0.0, ("straggler_rank",)),
+    ("corrupt_bit", None, ("corrupt_rank",)),
+    ("corrupt_after", 0, ("corrupt_rank",)),
+)
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,21 @@ class Model:
                 raise ConfigError(
                     f"{name}={factor} is not a valid factor; give a number above 0 (1 changes"
                     " nothing)"
+                )
+        self._check_places()
+
+    def _check_places(self) -> None:
+        """Raises ConfigError for a fault without its place, and a place without its fault."""
+        for name, nothing, places in PLACES:
+            value = getattr(self, name)
+            given = [place for place in places if getattr(self, place) is not None]
+            if value != nothing and not given:
+                where = " or ".join(places)
+                raise ConfigError(f"{name}={value} plants nothing without {where}; give both")
+            if value == nothing and given and given != ["corrupt_rank"]:  # it adds 1
+                raise ConfigError(
+                    f"{given[0]}={getattr(self, given[0])} plants nothing with {name}={value};"
+                    " give both"
                 )
 
     @property

@@ -155,7 +155,10 @@ def test_a_sweep_is_every_combination() -> None:
     ("words", "labels"),
     [
         (["backend.model.noise=0.1,0.2"], ["noise 0.1", "noise 0.2"]),
-        (["backend.model.slow_pair='0-1','1-0'", "trial=0,1"], ["slow_pair 0-1", "slow_pair 1-0"]),
+        (
+            ["backend.model.slow_pair='0-1','1-0'", "backend.model.slow_factor=2", "trial=0,1"],
+            ["slow_pair 0-1", "slow_pair 1-0"],
+        ),
         (["backend.model.noise=0.1,0.2", "label=mine"], ["mine"]),
         (["backend.model.noise=0.1", "trial=0,1"], [""]),
     ],

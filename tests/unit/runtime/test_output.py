@@ -217,6 +217,18 @@ def test_a_case_is_finished_after_its_last_visit(
     assert lines == [f"1 case, about 2.00 s: {tmp_path}", "[1/1] barrier 1x2: 2.00 us"]
 
 
+def test_a_case_that_is_visited_again_has_another_line_but_a_new_warning_has_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As in further rounds of a search, where the same pairs meet again."""
+    monkeypatch.delenv(PROGRESS, raising=False)
+    reporter = Reporter()
+    reporter.begin({"cases": 1, "at_most_s": 2.0, "folder": str(tmp_path)})
+    for visits in (1, 1, 2):
+        reporter.finished([barrier_row(visits=visits, stop_reason="ci")])
+    assert capsys.readouterr().err.splitlines()[1:] == ["[1/1] barrier 1x2: 2.00 us"] * 2
+
+
 def test_passes_and_their_cases_are_counted(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -362,13 +362,41 @@ def test_what_can_not_be_planted_is_refused(planted: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("planted", "text"),
     [
-        ({"slow_rank": 4}, "slow_rank names rank 4; the ranks of this world are 0 to 3"),
-        ({"slow_node": 2}, "slow_node names node 2; the nodes of this world are 0 to 1"),
+        (
+            {"slow_rank": 4, "slow_factor": 2},
+            "slow_rank names rank 4; the ranks of this world are 0 to 3",
+        ),
+        (
+            {"slow_node": 2, "slow_factor": 2},
+            "slow_node names node 2; the nodes of this world are 0 to 1",
+        ),
     ],
 )
 def test_what_is_planted_beyond_the_world_is_refused(planted: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         Simulated(replace(PLAIN, **planted)).open(*hosted_world(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("planted", "text"),
+    [
+        ({"slow_node": 5}, "slow_node=5 plants nothing with slow_factor=1.0; give both"),
+        ({"slow_rank": 0}, "slow_rank=0 plants nothing with slow_factor=1.0; give both"),
+        ({"slow_pair": "0-1"}, "slow_pair=0-1 plants nothing with slow_factor=1.0; give both"),
+        ({"straggler_rank": 1}, "straggler_rank=1 plants nothing with straggler_s=0.0; give both"),
+        (
+            {"slow_factor": 1.5},
+            "slow_factor=1.5 plants nothing without slow_pair or slow_rank or slow_node; give both",
+        ),
+        ({"straggler_s": 1.0}, "straggler_s=1.0 plants nothing without straggler_rank; give both"),
+        ({"corrupt_bit": 0}, "corrupt_bit=0 plants nothing without corrupt_rank; give both"),
+        ({"corrupt_after": 9}, "corrupt_after=9 plants nothing without corrupt_rank; give both"),
+    ],
+)
+def test_what_would_plant_nothing_is_refused(planted: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Model(**planted)
+    assert str(caught.value) == text
 
 
 def test_one_wrong_element_is_planted_from_the_given_repetition_on() -> None:

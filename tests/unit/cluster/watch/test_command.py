@@ -244,7 +244,7 @@ def test_a_rehearsal_in_a_young_store_is_refused_before_it_is_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = tmp_path / "young"
-    rehearsal = ("--plant", "2:backend.model.slow_factor=1.3")
+    rehearsal = ("--plant", "2:backend.model.latency_s=1")
     assert take_turn(store, *rehearsal) == 4
     before = tree(store)
     capsys.readouterr()
