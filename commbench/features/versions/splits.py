@@ -87,7 +87,8 @@ class Alike:
     def _t(self, earlier: int, noise: float) -> Logs:
         """Of each series the mean of the later measurements less that of the earlier ones, over its
         standard error."""
-        before, after = self.logs[:, :earlier], self.logs[:, earlier:]
+        before = self.logs[:, :earlier]
+        after = self.logs[:, earlier:]
         later = after.shape[1]
         squares = earlier * before.var(axis=1) + later * after.var(axis=1)
         variance = squares / max(earlier + later - 2, 1) + noise**2

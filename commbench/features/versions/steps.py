@@ -115,12 +115,13 @@ def too_few(measured: Measurements, after: int, series: int = 1) -> TooFew | Non
     independently. Of equally many runs of each value two orders are a step: the later ones on
     either side."""
     places = np.unique(measured.places)
-    values, later = places.size, int(np.sum(places >= after))
+    values = places.size
+    later = int(np.sum(places >= after))
     needed = next(
         runs for runs in count(1) if 2 / comb(values * runs, later * runs) ** series <= FALSE_ALARMS
     )
-    fewest, most = min(measured.counts), max(measured.counts)
-    return TooFew(fewest, most, needed) if fewest < needed else None
+    fewest = min(measured.counts)
+    return TooFew(fewest, max(measured.counts), needed) if fewest < needed else None
 
 
 def without_steps(
@@ -270,7 +271,7 @@ class _Splits:
         """Neighbours that step at the same place in the same direction, each beyond LEAST_T."""
         is_far = np.abs(self.t) >= LEAST_T
         kinds = self.after * np.sign(self.t)
-        first, second = edges[:, 0], edges[:, 1]
+        first, second = edges.T
         kept = edges[is_far[first] & is_far[second] & (kinds[first] == kinds[second])]
         cluster_of = {number: [number] for number in np.flatnonzero(is_far).tolist()}
         for one, other in kept.tolist():
