@@ -15,7 +15,7 @@ FILES_WITH = $(shell grep -rl 'pytest\.mark\.$(1)' tests replay/tests --include=
 BENCH = timing=quick timing.case_s=2.5 benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 layout=1x2 sizes=[8,512,32KiB,512KiB,8MiB]
 
 .DEFAULT_GOAL := help
-.PHONY: help bench test test-long check accuracy coverage certainty decisions locate documents jobs perf side-by-side virtual-hosts virtual-hosts-remove faults mutations gpu-check gpu-wheels wheel pyz image-test clean
+.PHONY: help bench test test-long check accuracy coverage certainty decisions locate documents jobs versions perf side-by-side virtual-hosts virtual-hosts-remove faults mutations gpu-check gpu-wheels wheel pyz image-test clean
 
 help: ## these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-20s %s\n", $$1, $$2}'
@@ -35,7 +35,7 @@ check: $(VENV)/test ## ruff, mypy --strict, import-linter, tests of the reposito
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	for tool in perf faults gpu mutations accuracy coverage certainty decisions locate documents hosts jobs pyz; do MYPYPATH=tools:tools/$$tool:tools/gpu/probes:tests/support $(BIN)/mypy $$(git ls-files "tools/$$tool/*.py") || exit 1; done
+	for tool in perf faults gpu mutations accuracy coverage certainty decisions locate documents hosts jobs versions pyz; do MYPYPATH=tools:tools/$$tool:tools/gpu/probes:tests/support $(BIN)/mypy $$(git ls-files "tools/$$tool/*.py") || exit 1; done
 	$(BIN)/mypy notebooks/notebook_figures.py notebooks/notebook_tables.py
 	$(BIN)/lint-imports
 	$(INSTALL) kubernetes-validate
@@ -61,6 +61,9 @@ documents: $(VENV)/test ## the experiments of five published documents, about te
 
 jobs: $(VENV)/test ## training jobs on gloo against the replay of their traces, about 15 minutes; rewrites docs/workloads.md
 	$(BIN)/python tools/jobs
+
+versions: $(VENV)/test ## releases of gloo, Open MPI and MPICH in turn, about 20 minutes; rewrites docs/versions.md
+	$(BIN)/python tools/versions
 
 perf: $(VENV)/test ## the tool's own speed as ratios, measured in alternating blocks; stored in perf/
 	$(BIN)/python tools/perf
