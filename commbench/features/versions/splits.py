@@ -92,8 +92,9 @@ class Alike:
         later = after.shape[1]
         squares = earlier * before.var(axis=1) + later * after.var(axis=1)
         variance = squares / max(earlier + later - 2, 1) + noise**2
-        difference: Logs = after.mean(axis=1) - before.mean(axis=1)
-        return difference / np.sqrt(variance * (1 / earlier + 1 / later))
+        standard_error = np.sqrt(variance * (1 / earlier + 1 / later))
+        t: Logs = (after.mean(axis=1) - before.mean(axis=1)) / standard_error
+        return t
 
     def permuted(self, keys: Logs) -> Alike:
         """The logs in the order of the keys of their units."""
