@@ -1,7 +1,7 @@
 """`torchrun --nproc-per-node 2 training.py ddp|fully_shard FOLDER [cpu]`: a small training job of
 ranks that share a GPU, recorded in FOLDER by torch's profiler, Flight Recorder and NCCL's log.
 
-Rank 0 prints one line of JSON: seconds of a step that nothing records, of the slowest rank.
+Rank 0 prints one line of JSON: seconds of a step without the profiler, of the slowest rank.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LAYERS = 4
 BATCH = 512
 TIMED_STEPS = 20
 RECORDED_STEPS = 5
-# one line a call: not in the steps that are timed
+# a line for each call, also in the steps that are timed: microseconds of milliseconds
 LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,COLL"}
 
 
