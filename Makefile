@@ -81,7 +81,7 @@ mutations: $(VENV)/test ## changes of one token that `make test` must notice, ab
 given = $(if $(filter command,$(origin $(1))),$($(1)))
 
 # uses the installed Python, torch and CUDA: PYTHON=... chooses one, GPU_CHECK_DIR=... the folder
-gpu-check: ## what needs a GPU: CALL=1, 2 or several, six minutes each, evidence in gpu-check/ (docs/gpu.md)
+gpu-check: ## what needs a GPU: CALL=1, 2, 3 or several, six minutes each, evidence in gpu-check/ (docs/gpu.md)
 	@$(PYTHON) tools/gpu --call $(or $(call given,CALL),1) $(or $(call given,GPU_CHECK_DIR),gpu-check)
 
 gpu-wheels: ## wheels in gpu-wheels/ for a GPU machine without a network: WHEELS_PYTHON=3.12, WHEELS_MACHINE=aarch64 there (docs/gpu.md)
