@@ -15,7 +15,7 @@ FILES_WITH = $(shell grep -rl 'pytest\.mark\.$(1)' tests replay/tests --include=
 BENCH = timing=quick timing.case_s=2.5 benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 layout=1x2 sizes=[8,512,32KiB,512KiB,8MiB]
 
 .DEFAULT_GOAL := help
-.PHONY: help bench test test-long check accuracy coverage certainty decisions locate documents jobs perf side-by-side virtual-hosts virtual-hosts-remove faults mutations gpu-check gpu-wheels wheel pyz image-test clean
+.PHONY: help bench test test-long check accuracy coverage certainty decisions locate documents jobs versions perf side-by-side virtual-hosts virtual-hosts-remove faults mutations gpu-check gpu-wheels wheel pyz image-test clean
 
 help: ## these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-20s %s\n", $$1, $$2}'
@@ -35,7 +35,7 @@ check: $(VENV)/test ## ruff, mypy --strict, import-linter, tests of the reposito
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	for tool in perf faults gpu mutations accuracy coverage certainty decisions locate documents hosts jobs pyz; do MYPYPATH=tools:tools/$$tool:tools/gpu/probes:tests/support $(BIN)/mypy $$(git ls-files "tools/$$tool/*.py") || exit 1; done
+	for tool in perf faults gpu mutations accuracy coverage certainty decisions locate documents hosts jobs versions pyz; do MYPYPATH=tools:tools/$$tool:tools/gpu/probes:tests/support $(BIN)/mypy $$(git ls-files "tools/$$tool/*.py") || exit 1; done
 	$(BIN)/mypy notebooks/notebook_figures.py notebooks/notebook_tables.py
 	$(BIN)/lint-imports
 	$(INSTALL) kubernetes-validate
@@ -62,6 +62,9 @@ documents: $(VENV)/test ## the experiments of five published documents, about te
 jobs: $(VENV)/test ## training jobs on gloo against the replay of their traces, about 15 minutes; rewrites docs/workloads.md
 	$(BIN)/python tools/jobs
 
+versions: $(VENV)/test ## releases of gloo, Open MPI and MPICH in turn, about 20 minutes; rewrites docs/versions.md
+	$(BIN)/python tools/versions
+
 perf: $(VENV)/test ## the tool's own speed as ratios, measured in alternating blocks; stored in perf/
 	$(BIN)/python tools/perf
 
@@ -78,7 +81,7 @@ mutations: $(VENV)/test ## changes of one token that `make test` must notice, ab
 given = $(if $(filter command,$(origin $(1))),$($(1)))
 
 # uses the installed Python, torch and CUDA: PYTHON=... chooses one, GPU_CHECK_DIR=... the folder
-gpu-check: ## what needs a GPU: CALL=1, 2 or several, six minutes each, evidence in gpu-check/ (docs/gpu.md)
+gpu-check: ## what needs a GPU: CALL=1, 2, 3 or several, six minutes each, evidence in gpu-check/ (docs/gpu.md)
 	@$(PYTHON) tools/gpu --call $(or $(call given,CALL),1) $(or $(call given,GPU_CHECK_DIR),gpu-check)
 
 gpu-wheels: ## wheels in gpu-wheels/ for a GPU machine without a network: WHEELS_PYTHON=3.12, WHEELS_MACHINE=aarch64 there (docs/gpu.md)

@@ -1,6 +1,6 @@
 """`make gpu-check`: what needs a GPU, in parts with time limits of their own.
 
-`python tools/gpu [--call 1|2|several] [--total S] [--only NAME,...] [--archive FILE] FOLDER` runs
+`python tools/gpu [--call 1|2|3|several] [--total S] [--only NAME,...] [--archive FILE] FOLDER` runs
 the parts, each in a folder and a process group of its own, and packs what they left after each of
 them. A part that hangs costs its own limit only. The numbers are judged afterwards, anywhere:
 `python tools/gpu/judge.py FOLDER`.
@@ -17,11 +17,13 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from machine import environment, gpu_count, removed
-from parts import CALLS, Part
+from machine import environment, gpu_count, gpu_name, removed
+from part import Part
+from parts import CALLS
 
 GRACE_S = 3.0
 LEAST_S = 8.0  # a part does not start with less time left
@@ -29,6 +31,12 @@ POLL_S = 0.05
 RANK_RUNS_S = 3.0  # a rank is killed so long after its run has begun
 MOST_BYTES = 4 << 20  # of a file in the archive
 TIMED_OUT = "time limit"
+TOTAL_S = {"3": 300.0}  # of a call, where its parts are to end within another time than USUAL_S
+USUAL_S = 330.0
+MPS_CONTROL = "nvidia-cuda-mps-control"
+MPS_CONTROL_S = 10.0
+# short: a socket is made there
+MPS = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps", "CUDA_MPS_LOG_DIRECTORY": "/tmp/mps"}
 SMI = (
     "timestamp,pstate,clocks.sm,clocks.mem,temperature.gpu,power.draw,clocks_event_reasons.active,"
     "utilization.gpu,memory.used,pcie.link.gen.current,pcie.link.width.current"
@@ -44,7 +52,8 @@ class Running:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "command.txt").write_text(part.command + "\n")
         self.begin_s = time.monotonic()
-        self._until_s = self.begin_s + min(part.limit_s, left_s)
+        # a process that ignores both signals ends within the time that is left, too
+        self._until_s = self.begin_s + min(part.limit_s, left_s - 2 * GRACE_S)
         self._kill_s: float | None = None
         self._killed = False
         with (
@@ -57,7 +66,7 @@ class Running:
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
-                env={**env, **part.env},
+                env={**env, **part.env, **(MPS if part.mps else {})},
                 start_new_session=True,
             )
 
@@ -130,11 +139,41 @@ def run_group(
     if left_s < LEAST_S:
         return [f"{'no time left':<12} {part.name}" for part in group]
     lines = []
-    for running in [Running(part, folder, env, left_s) for part in group]:
-        ended = running.end()
-        took_s = time.monotonic() - running.begin_s
-        lines.append(f"{ended:<12} {running.part.name:<16} {took_s:6.1f} s")
+    with processes_at_once(any(part.mps for part in group)):
+        for running in [Running(part, folder, env, left_s) for part in group]:
+            ended = running.end()
+            took_s = time.monotonic() - running.begin_s
+            lines.append(f"{ended:<12} {running.part.name:<16} {took_s:6.1f} s")
     return lines
+
+
+@contextmanager
+def processes_at_once(asked: bool) -> Iterator[None]:
+    """NVIDIA's Multi-Process Service runs in the block. Without its program processes take
+    turns."""
+    if not asked or shutil.which(MPS_CONTROL) is None:
+        yield
+        return
+    Path(MPS["CUDA_MPS_PIPE_DIRECTORY"]).mkdir(parents=True, exist_ok=True)
+    _mps_control(["-d"], "")
+    try:
+        yield
+    finally:
+        _mps_control([], "quit -t 2\n")
+
+
+def _mps_control(words: Sequence[str], text: str) -> None:
+    """Its daemon keeps what it inherits open, so it inherits no pipe."""
+    with suppress(subprocess.TimeoutExpired):
+        subprocess.run(
+            [MPS_CONTROL, *words],
+            input=text.encode(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **MPS},
+            timeout=MPS_CONTROL_S,
+            check=False,
+        )
 
 
 def watch_clocks(file: Path) -> subprocess.Popen[bytes] | None:
@@ -155,7 +194,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("folder", nargs="?", type=Path, default=Path("gpu-check"))
     parser.add_argument("--call", choices=list(CALLS), default="1")
-    parser.add_argument("--total", type=float, default=330.0, help="seconds for all parts")
+    parser.add_argument("--total", type=float, help="seconds for all parts")
     parser.add_argument("--only", default="", help="names of parts")
     parser.add_argument("--archive", type=Path)
     parser.add_argument("--list", action="store_true")
@@ -174,6 +213,11 @@ def chosen_parts(call: str, only: str) -> list[Part]:
     return [part for name, part in known.items() if not names or name in names]
 
 
+def needed(parts: Iterable[Part], gpu: str) -> list[Part]:
+    """Without those that were measured on such a GPU."""
+    return [part for part in parts if part.measured_on is None or part.measured_on not in gpu]
+
+
 def main(words: Sequence[str]) -> int:
     chosen = arguments(words)
     parts = chosen_parts(chosen.call, chosen.only)
@@ -185,7 +229,8 @@ def main(words: Sequence[str]) -> int:
     if isinstance(gpus, str):
         print(f"gpu-check: {gpus}; run it on a machine with an NVIDIA GPU", file=sys.stderr)
         return 2
-    run(parts, chosen.folder.resolve(), chosen.archive, chosen.total)
+    total_s = chosen.total or TOTAL_S.get(chosen.call, USUAL_S)
+    run(needed(parts, gpu_name()), chosen.folder.resolve(), chosen.archive, total_s)
     return 0
 
 

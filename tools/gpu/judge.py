@@ -1,8 +1,9 @@
 """`python tools/gpu/judge.py FOLDER`: what commbench measured against what a C++ program and a loop
 by hand measured on the same GPU, in one table.
 
-Of several runs of a part (NAME_1, NAME_2, ...) the shortest time counts. Exit status 0 if all
-agree within BOUNDS, 1 if one does not, 2 if there is nothing to compare.
+A training job is compared with its replay. Of several runs of a part (NAME_1, NAME_2, ...) the
+shortest time counts. Exit status 0 if all agree within BOUNDS, 1 if one does not, 2 if there is
+nothing to compare.
 """
 
 from __future__ import annotations
@@ -10,15 +11,21 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import commbench
+from commbench.results.load import read_case_rows
+from commbench_replay.replay_times import replay_times
+from commbench_replay.scaling import scaled
+from commbench_replay.workload_file import parse_workload
 
 Key = tuple[str, str, int]  # what, mode, message bytes
 Times = Mapping[Key, float]  # medians in us
 COPY_BYTES = 16 << 20  # from here on, copies are compared by their rate
+LARGE_BYTES = 1 << 20
+REGISTRATIONS = ("none", "local", "symmetric")
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,8 @@ BOUNDS = {
     "torch": Bound(0.10, 3.0),
     # Python's call and wait take 2 to 5 us more than those of C++
     "python": Bound(0.03, 5.0),
+    "large": Bound(0.02, 0.0),  # of two ranks, from LARGE_BYTES
+    "step": Bound(0.20, 0.0),  # docs/workloads.md has what replays of jobs on gloo are off by
 }
 
 
@@ -78,15 +87,17 @@ def printed(folder: Path, name: str) -> Times:
     return times
 
 
-def measured(folder: Path, name: str, pair: str | None = None) -> Times:
-    """The medians of the rows that are ok in the parts of this name; `pair`: of these ranks."""
+def measured(folder: Path, name: str, **only: str) -> Times:
+    """The medians of the rows that are ok in the parts of this name; `only`: with these values of
+    variables."""
     times: dict[Key, float] = {}
     for part in sorted(folder.glob(f"{name}*")):
         rows: list[dict[Any, Any]] = []
         if list(part.glob("results/*/run.json")):
             rows = commbench.load(part / "results").to_dict("records")
         for row in rows:
-            if row["status"] == "ok" and pair in (None, row["pair"]):
+            is_asked = all(row[variable] == value for variable, value in only.items())
+            if row["status"] == "ok" and is_asked:
                 key = row["benchmark"], row["timer"], int(row["message_bytes"])
                 us = 1e6 * row["median_s"]
                 times[key] = min(us, times.get(key, us))
@@ -112,6 +123,10 @@ def compared(
 
 
 def _bound(part: str, mode: str, message_bytes: int, reference: str) -> str:
+    if part == "registration":
+        return "large" if message_bytes >= LARGE_BYTES else "events"
+    if part == "communicators":
+        return "events"
     if mode == "host_sync":
         return "torch" if reference == "torch" else "python"
     is_copy = part == "cuda_copy" and message_bytes >= COPY_BYTES
@@ -174,11 +189,54 @@ def ipc(folder: Path) -> Iterator[Comparison]:
     within = {"C++": printed(folder, "truth_ipc")}
     turns = {"C++": printed(folder, "truth_turns")}
     names = {"p2p_latency": ("d2d within", "half a round trip")}
-    yield from compared("ipc 0-0", measured(folder, "ipc_copy", "0-0"), within, names)
-    yield from compared("ipc 0-1", measured(folder, "ipc_copy", "0-1"), turns, names)
+    yield from compared("ipc 0-0", measured(folder, "ipc_copy", pair="0-0"), within, names)
+    yield from compared("ipc 0-1", measured(folder, "ipc_copy", pair="0-1"), turns, names)
 
 
-JUDGES = (clocks, nccl, cupy_nccl, copies, ipc)
+def registration(folder: Path) -> Iterator[Comparison]:
+    """Two ranks, for each kind of memory: a graph against a graph, and consecutive calls against
+    those of nccl-tests, which waits once for all of them."""
+    truth = {
+        (what, "throughput" if mode == "loop" else mode, message_bytes): us
+        for (what, mode, message_bytes), us in printed(folder, "truth_windows").items()
+        if mode != "throughput"
+    }
+    for kind in REGISTRATIONS:
+        names = {
+            name: (f"{name} {kind}",) for name in ("all_reduce", "all_gather", "reduce_scatter")
+        }
+        times = measured(folder, "registration", registration=kind)
+        for one in compared("registration", times, {"C++": truth}, names):
+            yield replace(one, part=kind)
+
+
+def communicators(folder: Path) -> Iterator[Comparison]:
+    truth = {"C++": printed(folder, "truth_init")}
+    for until in ("open", "first_call"):
+        names = {name: (f"{name} {until}",) for name in ("communicator_init", "communicator_split")}
+        times = measured(folder, "communicators", until=until)
+        for one in compared("communicators", times, truth, names):
+            yield replace(one, part=until)
+
+
+def training(folder: Path) -> Iterator[Comparison]:
+    """A step of a job by its own clock, against its replay with matrix products in the gaps."""
+    for part in sorted(folder.glob("job_*")):
+        lines = (part / "stdout.txt").read_text().splitlines()
+        own = [json.loads(line) for line in lines if line.startswith('{"job"')]
+        stored = sorted(part.glob("results/*/job.json"))
+        if not own or not stored:
+            continue
+        workload = parse_workload(stored[0].read_text(), str(stored[0]))
+        rows = read_case_rows([part / "results"])
+        replayed = replay_times(rows, scaled(workload, workload.ranks)).sequence.get("matmul")
+        if replayed is not None:
+            key = own[0]["job"], "host_sync", 0
+            step_us = 1e6 * own[0]["step_s"]
+            yield Comparison("step", key, 1e6 * replayed.value, "the job", step_us, "step")
+
+
+JUDGES = (clocks, nccl, cupy_nccl, copies, ipc, registration, communicators, training)
 
 
 def judged(folder: Path) -> list[Comparison]:

@@ -34,6 +34,17 @@ def gpu_count() -> int | str:
     return count.value or "the NVIDIA driver shows no GPU"
 
 
+def gpu_name() -> str:
+    """Of the first GPU, by the driver; empty where it does not say."""
+    library = ctypes.CDLL("libcuda.so.1")
+    name = ctypes.create_string_buffer(100)
+    device = ctypes.c_int()
+    failed = library.cuDeviceGet(ctypes.byref(device), 0) or library.cuDeviceGetName(
+        name, len(name), device
+    )
+    return "" if failed else name.value.decode(errors="replace")
+
+
 def removed() -> list[str]:
     """The variables of this environment that the parts do not get."""
     return sorted(

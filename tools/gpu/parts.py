@@ -1,65 +1,32 @@
 """The parts of `make gpu-check`, the most valuable evidence first.
 
-CALLS has three lists: `1` and `2` need one GPU and take six and five minutes; `several` needs at
-least two GPUs.
+CALLS has four lists: `1`, `2` and `3` need one GPU and take six minutes and twice five; `several`
+needs at least two GPUs.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-PYTHON = sys.executable
-TRUTH = HERE / "truth"
-MODES = "timer=[host_sync,device_event,throughput,graph]"
-QUICK = ("timing=quick", "timing.visits=1", "budget.case_s=0.15")
-FEW = ("timing=fixed", "timing.repetitions=5", "budget.case_s=0.05")
-SUMS = (
-    "payload=rounding",
-    "dtype=[float32,bfloat16]",
-    "sizes=[1KiB,1MiB]",
-    "timer=[host_sync,graph]",
-    *FEW,
+from part import (
+    BUILD,
+    FEW,
+    FIRST_GPU,
+    HERE,
+    MODES,
+    NCCL_LOG,
+    PYTHON,
+    QUICK,
+    SOAK,
+    TRUTH,
+    TWO_RANKS,
+    UNPACK_NCCL,
+    WARM,
+    Part,
+    commbench,
+    program,
 )
-SOAK = ("timing=soak", "timing.duration_s=300", "budget.restarts=0")
-FIRST_GPU = {"CUDA_VISIBLE_DEVICES": "0"}
-NCCL_LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "nccl.log"}
-# another NCCL than torch's, unpacked by whoever calls: see slim_nccl.py
-NEWER_NCCL = "/tmp/newer-nccl/libnccl.so.2"
-TWO_RANKS = {
-    **FIRST_GPU,
-    "LD_PRELOAD": NEWER_NCCL,
-    "NCCL_MULTI_RANK_GPU_ENABLE": "1",
-}
-
-
-@dataclass(frozen=True)
-class Part:
-    """A shell command with a time limit of its own.
-
-    `beside`: starts together with the part before it, so nothing in it is timed. `kills`: SIGKILL
-    for this rank of the run as soon as its first case runs.
-    """
-
-    name: str
-    command: str
-    limit_s: float
-    env: Mapping[str, str] = field(default_factory=dict)
-    beside: bool = False
-    kills: int | None = None
-
-
-def commbench(*words: str) -> str:
-    quoted = (f"'{word}'" for word in words)
-    return " ".join([PYTHON, "-m", "commbench", *quoted, "output=results"])
-
-
-def program(name: str, *words: str) -> str:
-    return " ".join([PYTHON, str(HERE / name), *words])
-
+from third_call import THIRD_CALL
 
 SURVEY = """
 set -x; date; uname -a; nproc; free -m; df -h / /dev/shm /tmp; ulimit -a; id
@@ -70,23 +37,6 @@ which make git g++ nvcc nvidia-smi nvidia-cuda-mps-control ncu nsys mpirun; nvcc
 timeout 20 nvidia-smi; timeout 20 nvidia-smi topo -m; timeout 20 nvidia-smi nvlink -s
 timeout 20 nvidia-smi -q
 """
-WARM = f"""{PYTHON} -c "
-import os, time
-begin = time.time()
-import torch
-imported = time.time()
-torch.zeros(1, device='cuda')
-opened = time.time()
-import torch.distributed, cupy, pandas, numpy, pyarrow, numba, mpi4py, rich, psutil, pynvml
-ended = time.time()
-print(dict(import_torch_s=imported - begin, context_s=opened - imported, others_s=ended - opened,
-           threads=len(os.listdir('/proc/self/task'))))
-print({{m.__name__: getattr(m, '__version__', '?') for m in (torch, cupy, pandas, numpy, pyarrow)}})
-print(torch.cuda.get_device_properties(0), torch.cuda.nccl.version(), torch.version.cuda)
-" """
-NVCC = f"nvcc -O2 -std=c++17 -cudart static -o {TRUTH} {TRUTH}.cu -ldl"
-BUILD = f"test -x {TRUTH} || {NVCC} -arch=native || {NVCC} -arch=sm_90"
-
 FIRST_CALL = (
     Part("survey", SURVEY, 45),
     Part("warm", WARM, 90, beside=True),
@@ -174,13 +124,6 @@ FIRST_CALL = (
 
 # ---------------------------------------------------------------- call 2
 
-# .gpu/libnccl.so.xz: made by slim_nccl.py and carried to the machine
-UNPACK_NCCL = f"""{PYTHON} -c "
-import lzma, pathlib
-target = pathlib.Path('{NEWER_NCCL}')
-target.parent.mkdir(exist_ok=True)
-target.write_bytes(lzma.open('{HERE.parent.parent}/.gpu/libnccl.so.xz').read())
-" """
 HOG = f"""{PYTHON} -c "
 import torch
 free, _ = torch.cuda.mem_get_info()
@@ -282,28 +225,6 @@ SECOND_CALL = (
         TWO_RANKS,
     ),
     Part(
-        "sums",
-        commbench(
-            "-m",
-            "env.NCCL_ALGO=Ring,Tree",
-            "env.NCCL_MAX_NCHANNELS=1,4",
-            "backend=nccl",
-            "layout=1x3",
-            "benchmark=all_reduce",
-            *SUMS,
-        ),
-        80,
-        TWO_RANKS,
-        beside=True,
-    ),
-    Part(
-        "scattered_sums",
-        commbench("backend=nccl", "layout=1x3", "benchmark=reduce_scatter", *SUMS),
-        60,
-        TWO_RANKS,
-        beside=True,
-    ),
-    Part(
         "three_ranks",
         commbench(
             "backend=nccl",
@@ -397,36 +318,25 @@ SECOND_CALL = (
     ),
 )
 
-# ---------------------------------------------------------------- two processes at once (MPS)
-
-MPS = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps", "CUDA_MPS_LOG_DIRECTORY": "/tmp/mps"}
-
-
-def with_mps(command: str) -> str:
-    """Two processes share the GPU at the same time, instead of taking turns."""
-    start = "mkdir -p /tmp/mps && nvidia-cuda-mps-control -d"
-    return f"{start} && {command}; echo quit | timeout 10 nvidia-cuda-mps-control"
-
+# ---------------------------------------------------------------- two processes at once
 
 TOGETHER = (
-    Part("mps_turns", with_mps(f"{TRUTH} turns 0.1"), 25, MPS),
-    Part("mps_two_p2p", with_mps(f"{TRUTH} two 0.1"), 25, TWO_RANKS | MPS | NCCL_LOG),
-    Part("mps_two_ranks", with_mps(commbench(*TWO_RANKS_WORDS)), 60, TWO_RANKS | MPS),
+    Part("mps_turns", f"{TRUTH} turns 0.1", 25, mps=True),
+    Part("mps_two_p2p", f"{TRUTH} two 0.1", 25, TWO_RANKS | NCCL_LOG, mps=True),
+    Part("mps_two_ranks", commbench(*TWO_RANKS_WORDS), 60, TWO_RANKS, mps=True),
     Part(
         "mps_ipc_copy",
-        with_mps(
-            commbench(
-                "backend=ipc_copy",
-                "layout=1x2",
-                "pairs=[[0,1]]",
-                "window=8",
-                "benchmark=[p2p_latency,p2p_bandwidth]",
-                "sizes=[8,1MiB,16MiB,256MiB]",
-                *QUICK,
-            )
+        commbench(
+            "backend=ipc_copy",
+            "layout=1x2",
+            "pairs=[[0,1]]",
+            "window=8",
+            "benchmark=[p2p_latency,p2p_bandwidth]",
+            "sizes=[8,1MiB,16MiB,256MiB]",
+            *QUICK,
         ),
         40,
-        MPS,
+        mps=True,
     ),
 )
 
@@ -466,5 +376,6 @@ SEVERAL = (
 CALLS: Mapping[str, tuple[Part, ...]] = {
     "1": FIRST_CALL,
     "2": (*SECOND_CALL, *TOGETHER),
+    "3": THIRD_CALL,
     "several": SEVERAL,
 }

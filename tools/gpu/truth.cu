@@ -1,7 +1,7 @@
 // What one GPU does by CUDA's and NCCL's own C calls, to compare with what commbench reports of it.
 //
 //   nvcc -O2 -std=c++17 -arch=sm_90 -cudart static -o truth truth.cu -ldl
-//   NCCL=/path/libnccl.so.2 ./truth clock | copy | ipc | turns | nccl | two [SECONDS]
+//   NCCL=/path/libnccl.so.2 ./truth clock | copy | ipc | turns | nccl | two | windows | init [SECONDS]
 // prints one JSON object a line, flushed: a part that hangs leaves the others. NCCL is opened when it is needed, so neither its
 // header nor its library is needed to build this, and any version of it can be tried.
 //
@@ -13,7 +13,9 @@
 //   loop          host clock around 20 calls and one synchronisation, without a hold (what nccl-tests reports)
 #include <cuda_runtime.h>
 #include <dlfcn.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -52,11 +54,16 @@ struct Id {
   char bytes[128];
 };
 typedef void *Comm;
-enum { FLOAT = 7, SUM = 0, AVG = 4 };
+typedef void *Window;
+enum { FLOAT = 7, SUM = 0, AVG = 4, COLLECTIVE_SYMMETRIC = 1 };
 static const char *(*errorText)(int);
 static int (*getVersion)(int *), (*getUniqueId)(Id *), (*initRank)(Comm *, int, Id, int), (*destroy)(Comm), (*groupStart)(), (*groupEnd)();
 static int (*allReduce)(const void *, void *, size_t, int, int, Comm, cudaStream_t);
+static int (*reduceScatter)(const void *, void *, size_t, int, int, Comm, cudaStream_t);
 static int (*allGather)(const void *, void *, size_t, int, Comm, cudaStream_t);
+static int (*split)(Comm, int, int, Comm *, void *);
+static int (*allocate)(void **, size_t), (*release)(void *), (*registerBuffer)(Comm, void *, size_t, void **), (*deregisterBuffer)(Comm, void *);
+static int (*registerWindow)(Comm, void *, size_t, Window *, int), (*deregisterWindow)(Comm, Window);  // since 2.27
 static int (*sendTo)(const void *, size_t, int, int, Comm, cudaStream_t), (*recvFrom)(void *, size_t, int, int, Comm, cudaStream_t);
 
 static void open_nccl() {
@@ -75,7 +82,15 @@ static void open_nccl() {
   *(void **)&groupStart = dlsym(library, "ncclGroupStart");
   *(void **)&groupEnd = dlsym(library, "ncclGroupEnd");
   *(void **)&allReduce = dlsym(library, "ncclAllReduce");
+  *(void **)&reduceScatter = dlsym(library, "ncclReduceScatter");
   *(void **)&allGather = dlsym(library, "ncclAllGather");
+  *(void **)&split = dlsym(library, "ncclCommSplit");
+  *(void **)&allocate = dlsym(library, "ncclMemAlloc");
+  *(void **)&release = dlsym(library, "ncclMemFree");
+  *(void **)&registerBuffer = dlsym(library, "ncclCommRegister");
+  *(void **)&deregisterBuffer = dlsym(library, "ncclCommDeregister");
+  *(void **)&registerWindow = dlsym(library, "ncclCommWindowRegister");
+  *(void **)&deregisterWindow = dlsym(library, "ncclCommWindowDeregister");
   *(void **)&sendTo = dlsym(library, "ncclSend");
   *(void **)&recvFrom = dlsym(library, "ncclRecv");
 }
@@ -419,24 +434,56 @@ static void nccl() {
 // ---------------------------------------------------------------- NCCL, two ranks on this GPU
 
 // Needs NCCL 2.30 with NCCL_MULTI_RANK_GPU_ENABLE=1; or, with any version and over sockets only, HOSTID=1 here.
-static void two() {
+
+// What both processes see.
+struct Shared {
+  std::atomic<long> arrived;
+  double seconds[2];
+};
+static Shared *shared;
+static pid_t child;
+static int own_rank, own_end;  // of a socket to the other rank
+
+static void start_two() {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) exit(1);
-  pid_t child = fork();
-  int rank = child == 0 ? 1 : 0;
-  if (getenv("HOSTID")) setenv("NCCL_HOSTID", rank ? "one" : "zero", 1);
+  shared = (Shared *)mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  child = fork();  // before CUDA's first call
+  own_rank = child == 0 ? 1 : 0;
+  own_end = ends[own_rank];
+  if (own_rank == 1) prctl(PR_SET_PDEATHSIG, SIGKILL);
+  else signal(SIGCHLD, [](int) {  // or this rank would wait for one that has failed
+    int status;
+    if (waitpid(child, &status, WNOHANG) > 0 && status) _exit(1);
+  });
+  if (getenv("HOSTID")) setenv("NCCL_HOSTID", own_rank ? "one" : "zero", 1);
   open_nccl();
   start();
+}
+
+static void end_two() {
+  if (own_rank == 1) _exit(0);
+  waitpid(child, nullptr, 0);
+}
+
+static Comm communicator_of_two() {
   Id id;
-  if (rank == 0) {
+  Comm comm;
+  if (own_rank == 0) {
     NCCL(getUniqueId(&id));
-    if (write(ends[0], &id, sizeof id) != (ssize_t)sizeof id) exit(1);
-  } else if (read(ends[1], &id, sizeof id) != (ssize_t)sizeof id) {
+    if (write(own_end, &id, sizeof id) != (ssize_t)sizeof id) exit(1);
+  } else if (recv(own_end, &id, sizeof id, MSG_WAITALL) != (ssize_t)sizeof id) {
     _exit(1);
   }
-  Comm comm;
+  NCCL(initRank(&comm, 2, id, own_rank));
+  return comm;
+}
+
+static void two() {
+  start_two();
+  int rank = own_rank;
   double begin = now_s();
-  NCCL(initRank(&comm, 2, id, rank));
+  Comm comm = communicator_of_two();
   if (rank == 0) printf("{\"part\": \"two\", \"what\": \"opened\", \"seconds\": %.4f}\n", now_s() - begin);
   fflush(stdout);
   const size_t most = (size_t)16 << 20;
@@ -472,8 +519,158 @@ static void two() {
     }
   }
   NCCL(destroy(comm));
-  if (rank == 1) _exit(0);
-  waitpid(child, nullptr, 0);
+  end_two();
+}
+
+// Returns when both ranks are here.
+static void meet() {
+  long round = shared->arrived.fetch_add(1) / 2;
+  while (shared->arrived.load() < 2 * (round + 1)) {
+  }
+}
+
+// `once` returns this rank's seconds of one call; the slower rank counts.
+static Times by_both(const std::function<double()> &once, int repetitions = 20) {
+  Times times;
+  for (int n = -3; n < repetitions; n++) {
+    meet();
+    shared->seconds[own_rank] = once();
+    meet();
+    if (n >= 0) times.seconds.push_back(std::max(shared->seconds[0], shared->seconds[1]));
+  }
+  return times;
+}
+
+// As by_events, but the ranks pass a reduction of one element between the gate and the first event.
+static Times held_by_both(const Enqueue &once, const Enqueue &barrier) {
+  return by_both([&] {
+    *gate = 0;
+    wait_for_gate<<<1, 1, 0, stream>>>(gate_on_device, 2000000000LL);
+    barrier(stream);
+    CUDA(cudaEventRecord(first_event, stream));
+    once(stream);
+    CUDA(cudaEventRecord(last_event, stream));
+    *gate = 1;
+    CUDA(cudaStreamSynchronize(stream));
+    float ms;
+    CUDA(cudaEventElapsedTime(&ms, first_event, last_event));
+    return ms * 1e-3 / BATCH;
+  });
+}
+
+// `loop` as nccl-tests times a collective: calls, one synchronisation. `throughput` as commbench does.
+static void time_launched(const char *what, size_t bytes, const Enqueue &call, const Enqueue &barrier) {
+  const int calls = 100;
+  Times loop = by_both([&] {
+    double begin = now_s();
+    for (int k = 0; k < calls; k++) call(stream);
+    CUDA(cudaStreamSynchronize(stream));
+    return (now_s() - begin) / calls;
+  });
+  Times throughput = held_by_both(
+      [&](cudaStream_t on) {
+        for (int k = 0; k < BATCH; k++) call(on);
+      },
+      barrier);
+  if (own_rank != 0) return;
+  print("windows", what, "loop", bytes, loop);
+  print("windows", what, "throughput", bytes, throughput);
+}
+
+static void time_captured(const char *what, size_t bytes, const Enqueue &call, const Enqueue &barrier) {
+  cudaGraph_t graph;
+  cudaGraphExec_t replay;
+  CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  for (int k = 0; k < BATCH; k++) call(stream);
+  CUDA(cudaStreamEndCapture(stream, &graph));
+  CUDA(cudaGraphInstantiate(&replay, graph, 0));
+  Times replayed = held_by_both([&](cudaStream_t on) { CUDA(cudaGraphLaunch(replay, on)); }, barrier);
+  CUDA(cudaGraphExecDestroy(replay));
+  CUDA(cudaGraphDestroy(graph));
+  if (own_rank == 0) print("windows", what, "graph", bytes, replayed);
+}
+
+// Collectives out of place, on memory that is not registered, registered (ncclCommRegister), and in windows.
+// A communicator that has been captured makes each later call wait for an event, so graphs come last.
+static void windows() {
+  start_two();
+  if (!registerWindow) {
+    if (own_rank == 0) printf("{\"error\": \"this NCCL has no windows; 2.27 has\"}\n");
+    return end_two();
+  }
+  for (const std::string registration : {"none", "local", "symmetric"}) {
+    for (size_t bytes : {(size_t)8, (size_t)64 << 10, (size_t)1 << 20, (size_t)16 << 20}) {
+      float *from, *into, *one;
+      void *handles[2] = {};
+      Comm comm = communicator_of_two();
+      const size_t allocated = std::max(bytes, (size_t)2 << 20);  // as much as torch's pools take
+      CUDA(cudaMalloc(&one, sizeof(float)));
+      CUDA(cudaMemset(one, 0, sizeof(float)));
+      for (float **buffer : {&from, &into}) {
+        if (registration == "none") CUDA(cudaMalloc(buffer, allocated));
+        else NCCL(allocate((void **)buffer, allocated));
+      }
+      for (int n = 0; n < 2; n++) {
+        void *buffer = n ? into : from;
+        if (registration == "local") NCCL(registerBuffer(comm, buffer, allocated, &handles[n]));
+        if (registration == "symmetric") NCCL(registerWindow(comm, buffer, allocated, &handles[n], COLLECTIVE_SYMMETRIC));
+      }
+      const size_t count = bytes / sizeof(float);
+      std::vector<float> host(count, own_rank + 1.0f);
+      CUDA(cudaMemcpy(from, host.data(), bytes, cudaMemcpyHostToDevice));
+      Enqueue barrier = [&](cudaStream_t on) { NCCL(allReduce(one, one, 1, FLOAT, SUM, comm, on)); };
+      Enqueue reduce = [&](cudaStream_t on) { NCCL(allReduce(from, into, count, FLOAT, SUM, comm, on)); };
+      Enqueue gather = [&](cudaStream_t on) { NCCL(allGather(from, into, count / 2, FLOAT, comm, on)); };
+      Enqueue scatter = [&](cudaStream_t on) { NCCL(reduceScatter(from, into, count / 2, FLOAT, SUM, comm, on)); };
+      reduce(stream);
+      CUDA(cudaStreamSynchronize(stream));
+      CUDA(cudaMemcpy(host.data(), into, bytes, cudaMemcpyDeviceToHost));
+      long wrong = std::count_if(host.begin(), host.end(), [](float value) { return value != 3.0f; });
+      if (own_rank == 0) printf("{\"part\": \"windows\", \"what\": \"%s\", \"bytes\": %zu, \"wrong\": %ld}\n", registration.c_str(), bytes, wrong);
+      const std::pair<const char *, Enqueue> calls[] = {{"all_reduce ", reduce}, {"all_gather ", gather}, {"reduce_scatter ", scatter}};
+      for (auto &[name, call] : calls) time_launched((name + registration).c_str(), bytes, call, barrier);
+      for (auto &[name, call] : calls) time_captured((name + registration).c_str(), bytes, call, barrier);
+      for (int n = 0; n < 2; n++) {
+        if (registration == "local") NCCL(deregisterBuffer(comm, handles[n]));
+        if (registration == "symmetric") NCCL(deregisterWindow(comm, handles[n]));
+        if (registration == "none") CUDA(cudaFree(n ? into : from));
+        else NCCL(release(n ? into : from));
+      }
+      NCCL(destroy(comm));
+      CUDA(cudaFree(one));
+    }
+  }
+  end_two();
+}
+
+// The time until a communicator is open, or has done its first call: ncclCommInitRank, ncclCommSplit.
+static void init() {
+  start_two();
+  Comm whole = communicator_of_two();
+  float *one;
+  CUDA(cudaMalloc(&one, sizeof(float)));
+  CUDA(cudaMemset(one, 0, sizeof(float)));
+  for (const std::string what : {"communicator_init", "communicator_split"}) {
+    for (const std::string until : {"open", "first_call"}) {
+      Comm comm;
+      auto once = [&] {
+        double begin = now_s();
+        if (what == "communicator_init") comm = communicator_of_two();
+        else NCCL(split(whole, 0, own_rank, &comm, nullptr));
+        if (until == "first_call") {
+          NCCL(allReduce(one, one, 1, FLOAT, SUM, comm, stream));
+          CUDA(cudaStreamSynchronize(stream));
+        }
+        double seconds = now_s() - begin;
+        NCCL(destroy(comm));
+        return seconds;
+      };
+      Times times = by_both(once, 7);
+      if (own_rank == 0) print("init", (what + " " + until).c_str(), "host_sync", 0, times);
+    }
+  }
+  NCCL(destroy(whole));
+  end_two();
 }
 
 int main(int count, char **words) {
@@ -485,8 +682,10 @@ int main(int count, char **words) {
   else if (part == "turns") turns();
   else if (part == "nccl") nccl();
   else if (part == "two") two();
+  else if (part == "windows") windows();
+  else if (part == "init") init();
   else {
-    fprintf(stderr, "truth clock|copy|ipc|turns|nccl|two [SECONDS of each timing]\n");
+    fprintf(stderr, "truth clock|copy|ipc|turns|nccl|two|windows|init [SECONDS of each timing]\n");
     return 2;
   }
   return 0;

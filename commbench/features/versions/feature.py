@@ -15,18 +15,18 @@ from commbench.report.features import Feature, ReportOption
 from commbench.report.section import Section
 from commbench.report.summary import Summary
 from commbench.report.table import Table
-from commbench.stats.thresholds import FALSE_ALARMS, LARGEST_UNSTEADY
+from commbench.stats.thresholds import FALSE_ALARMS
 
 from .series import VERSION, AllSeries, all_series
-from .steps import LARGEST_P, Finding, Step, find_steps, without_steps
+from .steps import LARGEST_P, Finding, Step, TooFew, find_steps, too_few, without_steps
 
 HEADS = ("step of", "at", "between", "takes", "certainty", "series")
 SERIES_HEADS = ("series", "between", "takes", "before", "after", "measured")
 NAMED = ("benchmark", "backend", "layout", "dtype", "in_place", "device", "timer", "label")
 CERTAIN = "certain"
 LIKELY = "likely"
-TOGETHER = 1 + LARGEST_UNSTEADY  # a factor that is worth a sentence
 FAR = "differs by more than the spread of the others"
+FEW = "too few runs to tell"
 MOST_UNASKED = 2_000  # series, for which it takes seconds
 MOST_DOUBTS = 3
 
@@ -43,17 +43,19 @@ def over(name: str, summary: Summary) -> Iterator[Section]:
     rows = [_finding_cells(series, finding) for finding in found]
     yield Section(
         f"Steps over {name}",
-        [_summary(series, found), *_together(series)],
+        [*_together(series, found), _summary(series, found)],
         headline=[Table.of(HEADS, rows)] if rows else [],
         notes=[*_notes(series, found)],
     )
+    if not found:
+        return
     names = series.names()
     steps = sorted(
         (step for finding in found for step in finding.steps),
         key=lambda step: -abs(np.log(step.ratio)),
     )
     cells = [_step_cells(series, names[step.series], step) for step in steps]
-    yield Section("Each series of these", tables=[Table.of(SERIES_HEADS, cells)] if cells else [])
+    yield Section("Each series of these", tables=[Table.of(SERIES_HEADS, cells)])
 
 
 def doubts(summary: Summary) -> Iterator[str]:
@@ -65,14 +67,18 @@ def doubts(summary: Summary) -> Iterator[str]:
     series = all_series(results, VERSION)
     if len(series.rows) > MOST_UNASKED:
         return
-    found = find_steps(series.measurements, series.neighbours)
-    if found:
-        steps = plural(len(found), "step", "steps")
+    every = find_steps(series.measurements, series.neighbours)
+    found = [finding for finding in every if finding.too_few is None]
+    together = [*_together(series, found)]
+    if found or together:
+        steps = plural(len(found), "step", "steps") if found else "A step of all series"
         yield f"{steps} from version to version: commbench report PATH --over {VERSION}"
+    yield from together
     for finding in found[:MOST_DOUBTS]:
         what, at, _, takes, certainty, _ = _finding_cells(series, finding)
         step = finding.steps[0]
-        before, after = series.values[step.before], series.values[step.after]
+        before = series.values[step.before]
+        after = series.values[step.after]
         yield f"{what}, {at}: {takes} as long with {after} as with {before}, {certainty}."
 
 
@@ -103,29 +109,34 @@ def _finding_cells(series: AllSeries, finding: Finding) -> tuple[str, ...]:
 
 
 def _certainty(finding: Finding) -> str:
-    """`certain (p = 0.001)`."""
+    """`certain (p = 0.001)`, `too few runs to tell: 3 of each value; measure 4`."""
     word = _word(finding)
-    return word if finding.p is None or word == FAR else f"{word} (p = {finding.p:.2g})"
+    if finding.too_few is not None:
+        return _few_text(finding.too_few)
+    return word if word == FAR else f"{word} (p = {finding.p:.2g})"
+
+
+def _few_text(few: TooFew) -> str:
+    runs = f"{few.fewest}" if few.fewest == few.most else f"{few.fewest} to {few.most}"
+    return f"{FEW}: {runs} of each value; measure {few.needed}"
 
 
 def _word(finding: Finding) -> str:
+    if finding.too_few is not None:
+        return FEW
     if not finding.is_noise_known:
         return FAR
     return CERTAIN if finding.is_certain else LIKELY
 
 
 def _step_cells(series: AllSeries, name: str, step: Step) -> tuple[str, ...]:
-    measured = series.measurements[step.series]
-    before, after = (
-        float(np.median(measured.seconds[side]))
-        for side in (measured.places <= step.before, measured.places >= step.after)
-    )
+    before_s, after_s = step.medians_s
     return (
         name,
         _between(series, step),
         format_factor(step.ratio),
-        format_seconds(before),
-        format_seconds(after),
+        format_seconds(before_s),
+        format_seconds(after_s),
         f"{step.counts[0]} and {step.counts[1]}",
     )
 
@@ -135,11 +146,15 @@ def _summary(series: AllSeries, found: Sequence[Finding]) -> str:
     words = Counter(map(_word, found))
     texts = [f"{words[word]} {word}" for word in (CERTAIN, LIKELY) if words[word]]
     texts += [f"{words[FAR]} larger than the spread of the others"] if words[FAR] else []
+    texts += [f"{words[FEW]} of {FEW}"] if words[FEW] else []
     values = plural(len(series.values), "value", "values")
     steps = plural(len(found), "step", "steps") if found else "No step"
     text = f"{steps} in {len(series.rows)} series of {values} of {series.over}"
     if texts:
         text += f": {', '.join(texts)}"
+    few = too_few(series.measurements[0], int(series.measurements[0].places.max()))
+    if not found and few is not None:
+        text += f". For a step of one series there are {_few_text(few)}"
     ratios = [*without_steps(series.measurements, found).values()]
     if not ratios:
         return f"{text}."
@@ -150,27 +165,34 @@ def _summary(series: AllSeries, found: Sequence[Finding]) -> str:
     )
 
 
-def _together(series: AllSeries) -> Iterator[str]:
-    """Where all series step at once, which a busy machine does as well."""
+def _together(series: AllSeries, found: Sequence[Finding]) -> Iterator[str]:
+    """Where all series step at once, which a busy machine does as well, and no finding says so."""
+    size = len(series.rows)
+    named = Counter(step.after for finding in found for step in finding.steps)
     for (before, after), ratio in series.common.items():
-        if not 1 / TOGETHER < ratio < TOGETHER:
-            yield (
-                f"All series together take {format_factor(ratio)} as long at {series.values[after]}"
-                f" as at {series.values[before]}: the value itself, or another day, host or driver"
-                " of its runs. Steps are looked for without it."
-            )
+        if named[after] == size:
+            continue
+        who = "All series together take" if size > 1 else "The only series takes"
+        without = " Steps are looked for without it." if series.measurements[0].is_free else ""
+        yield (
+            f"{who} {format_factor(ratio)} as long at {series.values[after]} as at"
+            f" {series.values[before]}: the value itself, or another day, host or driver of its"
+            f" runs.{without}"
+        )
 
 
 def _notes(series: AllSeries, found: Sequence[Finding]) -> Iterator[str]:
     yield "takes: the median time after the step over that before it."
-    if any(finding.is_noise_known for finding in found):
+    if {CERTAIN, LIKELY} & {*map(_word, found)}:
         yield (
             f"{CERTAIN}: with the values permuted within each series, anything like it is found in"
             f" at most {100 * FALSE_ALARMS:g} % of permutations ({LIKELY}: {100 * LARGEST_P:g} %):"
             " one correction for all series."
         )
-    if not all(finding.is_noise_known for finding in found):
+    if FAR in map(_word, found):
         yield f"{FAR}: their noise is not known; measure more launches of each value."
+    if FEW in map(_word, found):
+        yield f"{FEW}: no order of the runs has a larger step, but too many have one as large."
     yield (
         "Values that were measured in other runs may also differ in day, host and driver:"
         " commbench ab measures two in turn."

@@ -22,8 +22,10 @@ from commbench.report.summary import Results
 from commbench.results.columns import grouped
 from commbench.results.row import KINDS, Measured
 from commbench.stats.launches import launch_medians
+from commbench.stats.series import Series
+from commbench.stats.thresholds import LARGEST_UNSTEADY
 
-from .steps import Measurements
+from .splits import Measurements
 
 VERSION = "library_version"
 VERSIONS = re.compile(r"(?<![\w.])v?(\d+(?:\.\d+)+[\w.+]*)")
@@ -32,6 +34,7 @@ SIZES = ("message_bytes", "elements")
 MACHINE = ("machine", "gpu.0.name", "host.cpu_model")  # facts: the first that is known
 ORDERS = (VERSION, "label", "trial", "run_id", "started_at", "hosts")  # beside the variables
 LEAST_SERIES = 10  # from which on it is known what all of a run have in common
+TOGETHER = 1 + LARGEST_UNSTEADY  # a factor that is worth a sentence
 Facts = Mapping[str, Mapping[str, Any]]  # of each run
 MOST_ALIKE = 8  # values of a variable of which all are neighbours
 
@@ -40,8 +43,8 @@ MOST_ALIKE = 8  # values of a variable of which all are neighbours
 class AllSeries:
     """`values`: of the variable, in their order; `rows` has one of each series.
 
-    `left`: rows that have no value. `common`: for neighbouring values by how much longer all series
-    together take at the second; empty where they are too few to tell.
+    `left`: rows that have no value. `common`: the neighbouring values at which all series step
+    together, and the factor.
     """
 
     over: str
@@ -98,16 +101,26 @@ def _with_common(every: Sequence[Measurements]) -> list[Measurements]:
     return [replace(each, common=np.array([common[run] for run in each.runs])) for each in every]
 
 
-def _common_steps(every: Iterable[Measurements]) -> dict[tuple[int, int], float]:
-    """The median of the series, for the places that follow each other in any of them."""
-    logs = defaultdict[tuple[int, int], list[float]](list)
+def _common_steps(every: Sequence[Measurements]) -> dict[tuple[int, int], float]:
+    """The median of the series, where it is worth a sentence: for the places that follow each other
+    in any of them. Fewer than LEAST_SERIES all do it, each time that they were measured."""
+    ratios = defaultdict[tuple[int, int], list[float]](list)
     for each in every:
-        if each.common is None:
-            continue
+        times = each.seconds if each.common is None else np.exp(each.common)
         for before, after in pairwise(np.unique(each.places).tolist()):
-            medians = [np.median(each.common[each.places == at]) for at in (before, after)]
-            logs[before, after].append(float(medians[1] - medians[0]))
-    return {places: float(np.exp(np.median(own))) for places, own in logs.items()}
+            sides = [times[each.places == at] for at in (before, after)]
+            ratios[before, after].append(_ratio(*sides))
+    return {
+        places: float(np.median(own))
+        for places, own in ratios.items()
+        if min(own) > TOGETHER or max(own) < 1 / TOGETHER
+    }
+
+
+def _ratio(before: Series, after: Series) -> float:
+    """Of the medians, or 1 where the ranges of the two overlap."""
+    is_apart = before.max() < after.min() or after.max() < before.min()
+    return float(np.median(after) / np.median(before)) if is_apart else 1.0
 
 
 def _grouped(
@@ -140,6 +153,8 @@ def _check(over: str, facts: Facts) -> None:
     """Raises ConfigError."""
     allowed = (*(name for name in NAMES if name not in SIZES), *ORDERS)
     is_entry = over.partition(".")[0] in MAPS and "." in over
+    if over in MAPS:
+        raise ConfigError(f"--over {over} has several values a case; take one, as in {over}.NAME")
     if over in allowed or is_entry or any(over in known for known in facts.values()):
         return
     raise ConfigError(

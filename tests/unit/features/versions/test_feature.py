@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -32,7 +33,7 @@ def test_the_steps_of_nccl_on_b200_are_in_the_first_lines() -> None:
     assert found["reduce_scatter 1x8 float16,"][:2] == ("16 MiB .. 32 MiB", between)
     assert found["all_reduce 1x4, 1x8 float16,"][:2] == ("8 MiB .. 16 MiB", between)
     assert found["all_to_all 1x2, 1x4, 1x8 float16,"][:2] == ("64 KiB .. 1 MiB", between)
-    assert found["all_to_all 1x8 float16,"] == ("4 MiB", between, "0.684 x to 0.705 x")
+    assert found["all_to_all 1x8 float16,"] == ("4 MiB", between, "0.685 x to 0.704 x")
     certainties = [cells[4].split()[0] for cells in rows.values()]
     assert certainties == ["certain"] * 4 + ["likely"], "p of the last is 0.011"
     assert section.sentences[0].startswith(
@@ -74,9 +75,53 @@ def test_a_step_of_all_series_is_said_and_not_called_certain() -> None:
         for row in planted(1.3, 3, 0.02, 0)
     ]
     section, *_ = over("library_version", Summary(results_of(rows)))
-    steps_said, together = section.sentences
+    together, steps_said = section.sentences
     assert steps_said.startswith("1 step in 30 series of 5 values")
     assert "take 1.5" in together and "at 2.0 as at 1.12" in together
+
+
+@pytest.mark.parametrize("size", [1, 4, 30])
+def test_a_step_of_all_series_is_said_however_few_they_are_and_unasked(size: int) -> None:
+    rows = [
+        replace(row, median_s=1.5 * row.median_s) if row.library_version == "2.0" else row
+        for row in planted(1.0, 1, 0.01, 0)
+        if size == 30 or (row.benchmark == "broadcast" and row.message_bytes < 2 ** (16 + size))
+    ]
+    summary = Summary(results_of(rows))
+    (section,) = over("library_version", summary)
+    together, none = section.sentences
+    assert "1.5" in together and "as long at 2.0 as at 1.12" in together
+    assert none.startswith("No step in ")
+    assert "too few runs to tell: 1 of each value; measure 3." in none
+    pointer, said = doubts(summary)
+    assert pointer.startswith("A step of all series from version to version") and said == together
+
+
+def test_too_few_runs_are_said_with_what_was_seen_and_what_is_needed() -> None:
+    rows = [
+        replace(row, median_s=1.5 * row.median_s) if row.library_version == "2.0" else row
+        for row in planted(1.0, 3, 0.01, 0)
+        if row.benchmark == "broadcast"
+        and row.message_bytes == 2**20
+        and row.library_version in ("1.11", "1.12", "2.0")
+    ]
+    section, own = over("library_version", Summary(results_of(rows)))
+    (cells,) = section.headline[0].rows
+    assert cells[2] == "1.12 and 2.0" and cells[3].startswith("1.5")
+    assert cells[4] == "too few runs to tell: 3 of each value; measure 4"
+    (said,) = section.sentences
+    assert said.startswith("1 step in 1 series of 3 values of library_version: 1 of too few runs")
+    assert own.tables[0].rows, "its times"
+
+
+def test_noise_of_few_series_is_no_step_of_all() -> None:
+    """Runs of a busy machine overlap."""
+    rng = np.random.default_rng(0)
+    rows = [row for row in planted(1.0, 8, 0.01, 0) if row.message_bytes < 2**18]
+    busy = {run: float(np.exp(rng.normal(0, 0.2))) for run in {row.run_id for row in rows}}
+    rows = [replace(row, median_s=busy[row.run_id] * row.median_s) for row in rows]
+    (section,) = over("library_version", Summary(results_of(rows)))
+    assert len(section.sentences) == 1 and section.sentences[0].startswith("No step in ")
 
 
 def test_with_one_measurement_a_version_nothing_is_called_certain() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from version_rows import found_in, needs_published, planted, published, results_
 
 from commbench.features.versions import steps
 from commbench.features.versions.series import all_series
-from commbench.features.versions.steps import Measurements, find_steps
+from commbench.features.versions.splits import Measurements
+from commbench.features.versions.steps import TooFew, find_steps
 
 
 @needs_published
@@ -66,7 +68,7 @@ def test_few_series_of_few_runs_are_never_certain() -> None:
         for row in few
     ]
     (finding,) = found_in(one)
-    assert finding.p is None, "but more than the spread of the others"
+    assert finding.too_few == TooFew(2, 2, 5)
 
 
 def test_few_series_of_many_runs_may_be_certain() -> None:
@@ -101,3 +103,53 @@ def test_the_number_of_measurements_may_differ_between_series() -> None:
     ]
     (finding,) = find_steps(every, [(0, 1), (1, 2), (2, 3)])
     assert len(finding.steps) == 4 and finding.is_certain
+
+
+def stepping(series: int, values: int, later: int, runs: int, factor: float) -> list[Measurements]:
+    """Series of the same runs; the `later` last values take `factor` times as long."""
+    rng = np.random.default_rng(0)
+    places = np.repeat(np.arange(values), runs)
+    slow = np.where(places >= values - later, factor, 1.0)
+    names = [str(number) for number in range(places.size)]
+    return [
+        Measurements(slow * np.exp(0.01 * rng.normal(size=places.size)), places, names)
+        for _ in range(series)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "later", "needed"), [(2, 1, 5), (3, 1, 4), (4, 2, 3), (5, 2, 2), (5, 1, 3)]
+)
+@pytest.mark.parametrize("series", [1, 3])
+def test_with_the_runs_that_are_asked_for_the_step_is_found(
+    series: int, values: int, later: int, needed: int
+) -> None:
+    """Of equal runs 2 / C(values n, later n) of the orders have the largest step."""
+    edges = [*pairwise(range(series))]
+    (found,) = find_steps(stepping(series, values, later, needed, 1.5), edges)
+    assert found.too_few is None and len(found.steps) == series
+    if needed > 2:  # else no noise is known
+        (few,) = find_steps(stepping(series, values, later, needed - 1, 1.5), edges)
+        assert few.too_few == TooFew(needed - 1, needed - 1, needed)
+        assert {step.after for step in few.steps} == {values - later} and not few.is_certain
+
+
+def test_one_series_of_thirty_may_have_too_few_runs() -> None:
+    rows = planted(1.0, 3, 0.01, 0)
+    kept = [row for row in rows if row.library_version in ("1.11", "1.12", "2.0")]
+    slow = [
+        replace(row, median_s=1.5 * row.median_s)
+        if (row.benchmark, row.message_bytes, row.library_version) == ("broadcast", 2**20, "2.0")
+        else row
+        for row in kept
+    ]
+    (finding,) = found_in(slow)
+    assert finding.too_few == TooFew(3, 3, 4)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("runs", [2, 3])
+def test_noise_is_certain_no_more_often_than_promised(runs: int) -> None:
+    every = [found_in(planted(1.0, runs, 0.05, seed)) for seed in range(200)]
+    certain = sum(any(finding.is_certain for finding in found) for found in every)
+    assert certain <= 5, "at 1 % of data more than 5 of 200 are seen in 1.6 %"
