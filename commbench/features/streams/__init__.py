@@ -1,0 +1,1 @@
+"""Writes that follow one another over TCP, without an answer."""
