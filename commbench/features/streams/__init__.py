@@ -1,1 +1,1 @@
-"""Writes that follow one another over TCP, without an answer."""
+"""Operations over time: soaks of all, and streams, whose writes follow one another over TCP."""
