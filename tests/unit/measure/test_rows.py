@@ -514,11 +514,11 @@ def test_skew_is_unknown_between_nodes_and_known_within_one() -> None:
     assert seen.warnings == () and seen.skew_s == 0
 
 
-def test_a_soak_says_how_much_of_it_was_not_measured() -> None:
+def test_a_row_has_what_a_feature_found_out_about_its_visit() -> None:
     planned = planned_of("all_reduce")
     calm = samples(CALM)
-    seen = row_of(planned, replace(calm, stop_reason="duration", spent_s=60.0, unmeasured_s=0.7))
-    assert (seen.reason, seen.unmeasured_s) == (None, 0.7)
+    seen = row_of(planned, replace(calm, findings={"unmeasured_s": 0.7}))
+    assert seen.unmeasured_s == 0.7
     assert row_of(planned, calm).unmeasured_s is None
 
 
