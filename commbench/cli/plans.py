@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -88,7 +88,12 @@ def print_plan(settings: Settings, ranks: int = 2, is_here: bool = True) -> floa
     settings, world = _world_here(settings, ranks)
     outline = plan_outline(settings, world, facts)
     print(_plan_text(settings, outline, notes))
-    return sum(group.cases * duration_s(settings, group.planned) for group in outline)
+    return estimated_s(settings, outline)
+
+
+def estimated_s(settings: Settings, groups: Iterable[AlikeCases]) -> float:
+    """An upper estimate of the time of all cases."""
+    return sum(group.cases * duration_s(settings, group.planned) for group in groups)
 
 
 @dataclass(frozen=True)
@@ -131,10 +136,6 @@ class _PlanLine:
         value = getattr(self.case, name)
         return "" if is_usual(name, value) else str(value)
 
-    def seconds(self, settings: Settings) -> float:
-        """An upper estimate of their time together."""
-        return sum(group.cases * duration_s(settings, group.planned) for group in self.groups)
-
 
 def _plan_lines(alike: Sequence[AlikeCases], names: Sequence[str]) -> list[_PlanLine]:
     """The lines of a plan in a sorted order; the cases run in a shuffled one."""
@@ -171,7 +172,8 @@ def _plan_text(settings: Settings, alike: Sequence[AlikeCases], more_notes: Sequ
     ]
     names = [name for name in names if name not in COMMON_IN_PLAN or len(values[name]) > 1]
     lines = _plan_lines(alike, names)
-    reasons = list(dict.fromkeys(line.skip for line in lines if line.skip is not None))
+    names = [name for name in names if any(line.text(name) for line in lines)]
+    reasons = [*dict.fromkeys(line.skip for line in lines if line.skip)]
     several = any(line.cases > 1 for line in lines)
     time = TableColumn(_estimated(settings), right=True, priority=1)
     columns = [*(TableColumn(name) for name in names), *PLAN_COLUMNS, time]
@@ -181,28 +183,19 @@ def _plan_text(settings: Settings, alike: Sequence[AlikeCases], more_notes: Sequ
             format_bytes(line.case.message_bytes) if line.case.message_bytes else "-",
             f"{line.cases:,}" if several else "",
             "-" if line.skip else about_bytes(line.node_bytes),
-            _skip_mark(line.skip, reasons) or about_duration(line.seconds(settings)),
+            _skip_mark(line.skip, reasons) or about_duration(estimated_s(settings, line.groups)),
         ]
         for line in lines
     ]
-    used = [
-        index
-        for index, column in enumerate(columns)
-        if column.heading == "message" or any(row[index] for row in rows)
-    ]
     terminal = Terminal.of(sys.stdout)
-    table = table_text(
-        [columns[index] for index in used],
-        [[row[index] for index in used] for row in rows],
-        terminal,
-    )
+    table = table_text(columns, rows, terminal)
     notes = [f"{_skip_mark(reason, reasons)}: {reason}" for reason in reasons]
     notes += [f"every case: {', '.join(common)}"] if common else []
     notes += more_notes
     refusal = too_many_pairs(settings.pairs, settings.layouts, settings.sizes)
-    notes += [f"a run of this plan is refused: {refusal}"] if refusal is not None else []
+    notes += [f"a run of this plan is refused: {refusal}"] if refusal else []
     below = paragraphs(notes, terminal)
-    return "\n".join([table, *([below] if notes else []), _plan_sums(settings, lines)])
+    return "\n".join(filter(None, (table, below, _plan_sums(settings, lines))))
 
 
 def _skip_mark(reason: str | None, reasons: Sequence[str]) -> str:
@@ -215,16 +208,16 @@ def _skip_mark(reason: str | None, reasons: Sequence[str]) -> str:
 def _plan_sums(settings: Settings, lines: Sequence[_PlanLine]) -> str:
     """How many cases there are, how many rows they make, and how long they take at most."""
     cases = sum(line.cases for line in lines)
-    measured = sum(line.cases for line in lines if line.skip is None)
-    total = about_duration(sum(line.seconds(settings) for line in lines))
-    what = f"{settings.backend.name}, timing {settings.timing.name}"
+    measured = sum(line.cases for line in lines if not line.skip)
+    total = about_duration(sum(estimated_s(settings, line.groups) for line in lines))
     pairs = sum(
         group.pairs for line in lines if line.case.schedule == "rounds" for group in line.groups
     )
     rounds = f" ({pairs:,} pairs)" if pairs else ""
     noun = "case" if cases == 1 else "cases"
     return (
-        f"{what}: {cases:,} {noun}{rounds}, {measured:,} to measure,"
+        f"{settings.backend.name}, timing {settings.timing.name}:"
+        f" {cases:,} {noun}{rounds}, {measured:,} to measure,"
         f" {_estimated(settings)} {total}; nothing was started"
     )
 
