@@ -86,7 +86,8 @@ class CaseVisit:
         self._check("end", copies=self._blocks.last.n)
         if self._payload.zero:
             self._check_with_payload()
-        if self._profile is not None and self.setup.number == 1:
+        # by the kernels it is known whether the library used windows
+        if self.setup.number == 1 and (self._profile or case.registration == "symmetric"):
             self._record_profile(self._profile)
         if self.setup.number == 1:
             self._probe()
@@ -279,12 +280,12 @@ class CaseVisit:
         case = self.setup.planned.case
         return Path(folder) / f"{case.benchmark}-{case.case_id}" if folder else None
 
-    def _record_profile(self, folder: Path) -> None:
+    def _record_profile(self, folder: Path | None) -> None:
         """Run one more repetition under the library's profiler, without barriers, which would be
         operations there."""
         runner = self._prepare(1, barriers=False)
         self._payload.refill()
-        path = folder / f"rank{self.setup.control.rank}.json"
+        path = folder / f"rank{self.setup.control.rank}.json" if folder else None
         with self.setup.communicator.profiled(path):
             self._agree(None)  # all profilers have started
             self._repeat(runner, 1, "check", lambda: None)
