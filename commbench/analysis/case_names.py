@@ -88,9 +88,14 @@ def case_names(rows: Sequence[Row]) -> list[str]:
     return [", ".join(parts) for parts in texts]
 
 
+def unusual(row: Row, names: Iterable[str]) -> list[str]:
+    """Those whose value titles and tables do not leave out."""
+    return [name for name in names if not is_usual(name, getattr(row, name))]
+
+
 def _settings(row: Row, names: Iterable[str]) -> list[str]:
     """One text, or none."""
-    shown = [name for name in names if not is_usual(name, getattr(row, name))]
+    shown = unusual(row, names)
     return [" ".join(setting_texts(row, shown))] if shown else []
 
 

@@ -123,14 +123,16 @@ def _common_case(base: Row, new: Row) -> Row:
     """The variables of a case; `BASE -> NEW` of one in which the sides differ."""
     values: dict[str, Any] = {}
     for name in NAMES:
-        before, after = getattr(base, name), getattr(new, name)
+        before = getattr(base, name)
+        after = getattr(new, name)
         differs = before != after
         values[name] = f"{variable_text(before)} -> {variable_text(after)}" if differs else before
     return Row(**values)
 
 
 def judged(case: ComparedCase, comparison: Comparison, p_holm: float, delta: float) -> Judged:
-    base, new = case.base.launches, case.new.launches
+    base = case.base.launches
+    new = case.new.launches
     return Judged(
         comparison,
         delta,
@@ -144,7 +146,8 @@ def judged(case: ComparedCase, comparison: Comparison, p_holm: float, delta: flo
 
 def _tail_ratio(base: Iterable[float | None], new: Iterable[float | None]) -> float | None:
     """Of the launches that have this percentile."""
-    base_s, new_s = _finite(numbers(base)), _finite(numbers(new))
+    base_s = _finite(numbers(base))
+    new_s = _finite(numbers(new))
     if not base_s.size or not new_s.size or np.median(base_s) <= 0:
         return None
     return float(np.median(new_s) / np.median(base_s))

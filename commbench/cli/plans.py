@@ -190,7 +190,8 @@ def _plan_text(settings: Settings, alike: Sequence[AlikeCases], more_notes: Sequ
     ]
     names = [name for name in names if name not in COMMON_IN_PLAN or len(values[name]) > 1]
     lines = _plan_lines(alike, names)
-    reasons = list(dict.fromkeys(line.skip for line in lines if line.skip is not None))
+    names = [name for name in names if any(line.text(name) for line in lines)]
+    reasons = [*dict.fromkeys(line.skip for line in lines if line.skip)]
     several = any(line.cases > 1 for line in lines)
     time = TableColumn("about", right=True, priority=1)
     columns = [*(TableColumn(name) for name in names), *PLAN_COLUMNS, time]
@@ -204,26 +205,17 @@ def _plan_text(settings: Settings, alike: Sequence[AlikeCases], more_notes: Sequ
         ]
         for line in lines
     ]
-    used = [
-        index
-        for index, column in enumerate(columns)
-        if column.heading == "message" or any(row[index] for row in rows)
-    ]
     terminal = Terminal.of(sys.stdout)
-    table = table_text(
-        [columns[index] for index in used],
-        [[row[index] for index in used] for row in rows],
-        terminal,
-    )
+    table = table_text(columns, rows, terminal)
     notes = [f"{_skip_mark(reason, reasons)}: {reason}" for reason in reasons]
     notes += [f"every case: {', '.join(common)}"] if common else []
     if settings.timing.repetitions is not None:
         notes.append("the time of a repetition is not known: from none to timing.case_s a case")
     notes += more_notes
     refusal = too_many_pairs(settings.pairs, settings.layouts, settings.sizes)
-    notes += [f"a run of this plan is refused: {refusal}"] if refusal is not None else []
+    notes += [f"a run of this plan is refused: {refusal}"] if refusal else []
     below = paragraphs(notes, terminal)
-    return "\n".join([table, *([below] if notes else []), _plan_sums(settings, lines)])
+    return "\n".join(filter(None, (table, below, _plan_sums(settings, lines))))
 
 
 def _skip_mark(reason: str | None, reasons: Sequence[str]) -> str:
@@ -236,15 +228,15 @@ def _skip_mark(reason: str | None, reasons: Sequence[str]) -> str:
 def _plan_sums(settings: Settings, lines: Sequence[_PlanLine]) -> str:
     """How many cases there are, how many rows they make, and how long they take."""
     cases = sum(line.cases for line in lines)
-    measured = sum(line.cases for line in lines if line.skip is None)
+    measured = sum(line.cases for line in lines if not line.skip)
     total = _Duration.of(settings, [group for line in lines for group in line.groups])
-    what = f"{settings.backend.name}, timing {settings.timing.name}"
     pairs = sum(
         group.pairs for line in lines if line.case.schedule == "rounds" for group in line.groups
     )
     rounds = f" ({pairs:,} pairs)" if pairs else ""
     noun = "case" if cases == 1 else "cases"
     return (
-        f"{what}: {cases:,} {noun}{rounds}, {measured:,} to measure,"
+        f"{settings.backend.name}, timing {settings.timing.name}:"
+        f" {cases:,} {noun}{rounds}, {measured:,} to measure,"
         f" about {total}; nothing was started"
     )

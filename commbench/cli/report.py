@@ -72,7 +72,11 @@ def report(words: list[str]) -> int:
     summary = Summary(results, is_measured_into)
     for line in results.problems:
         print(printable(f"left out: {line}"), file=sys.stderr)
+    terminal = Terminal.of(sys.stdout)
     asked = [*options.asked(summary)] if options.asked else []
+    if asked and not files and not options.markdown:
+        sys.stdout.write(report_text(asked, options.top, terminal))
+        return 0
     listed = [*asked, *sections(summary, read_raw_data(results) if files else RawData())]
     for form, name in files.items():
         write_file(f"--{form}", name, _content(form, summary, listed))
@@ -85,16 +89,13 @@ def report(words: list[str]) -> int:
         notes = filter(None, (summary.scope(), summary.interval_note()))
         print("\n\n".join([*(table.markdown for table in shown), *notes]))
         return 0
-    terminal = Terminal.of(sys.stdout)
     if files:
         sys.stdout.write(report_text(listed[:1], options.top, terminal))
         print("\n".join(f"{FORMS[form]}: {name}" for form, name in files.items()))
         return 0
-    is_verdict_first = listed[0].title != ANSWERS
-    if not asked and not is_verdict_first and len({row.backend for row in results.rows}) == 1:
-        folders = results.folders.values()
-        sys.stdout.write(_own_tables(folders, options.benchmark, terminal))
-    sys.stdout.write(report_text(asked or listed, options.top, terminal))
+    if listed[0].title == ANSWERS and len({row.backend for row in results.rows}) == 1:
+        sys.stdout.write(_own_tables(results.folders.values(), options.benchmark, terminal))
+    sys.stdout.write(report_text(listed, options.top, terminal))
     return 0
 
 

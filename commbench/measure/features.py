@@ -3,6 +3,7 @@ that does has a module `measuring` with its MEASURING; no other code knows it by
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,9 +60,10 @@ class Measuring:
     columns: Mapping[str, Callable[[Sequence[Any]], Any]] = field(default_factory=dict)
 
 
-def features() -> list[Measuring]:
-    """Of all parts that are there."""
-    return [module.MEASURING for module in part_modules("measuring")]
+@functools.cache
+def features() -> tuple[Measuring, ...]:
+    """Of all parts that are there. A plan asks for each of its cases."""
+    return tuple(module.MEASURING for module in part_modules("measuring"))
 
 
 def cases_of(case: Case) -> list[Case]:

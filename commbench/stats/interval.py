@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
@@ -60,9 +60,14 @@ class Interval:
         return below, above
 
     @property
+    def _farther(self) -> float:
+        """How far the farther end is, as it is written."""
+        return round(max(self.sides), 2)
+
+    @property
     def is_narrow(self) -> bool:
         """Whether both ends are as near as those of a value that may be quoted as it is."""
-        return round(max(self.sides), 2) <= CERTAIN  # as it is written
+        return self._farther <= CERTAIN
 
     @property
     def certainty(self) -> Certainty:
@@ -70,7 +75,7 @@ class Interval:
         interval."""
         if self.is_narrow:
             return "~" if self.is_disturbed else ""
-        return "~" if round(max(self.sides), 2) <= ORDER_OF_MAGNITUDE else "?"
+        return "~" if self._farther <= ORDER_OF_MAGNITUDE else "?"
 
     def holds(self, value: float) -> bool:
         return self.low <= value <= self.high
@@ -117,41 +122,31 @@ def of_formula(formula: Callable[..., float], *inputs: Interval) -> Interval:
     The formula must rise or fall with each input. The level is the lowest of the inputs.
     """
     value = formula(*(each.value for each in inputs))
-    n = min(each.n for each in inputs)
-    is_disturbed = any(each.is_disturbed for each in inputs)
+    unknown = Interval(
+        value,
+        n=min(each.n for each in inputs),
+        of=inputs[0].of,
+        is_disturbed=any(each.is_disturbed for each in inputs),
+    )
     if not all(each.is_known for each in inputs):
-        return Interval(value, n=n, of=inputs[0].of, is_disturbed=is_disturbed)
+        return unknown
     corners = [formula(*ends) for ends in product(*((each.low, each.high) for each in inputs))]
     levels = [each.level for each in inputs if each.level is not None]
-    return Interval(
-        value,
-        min(corners),
-        max(corners),
-        min(levels) if len(levels) == len(inputs) else None,
-        n,
-        inputs[0].of,
-        is_disturbed,
-    )
+    level = min(levels) if len(levels) == len(inputs) else None
+    return replace(unknown, low=min(corners), high=max(corners), level=level)
 
 
 def widest(value: float, intervals: Sequence[Interval]) -> Interval:
     """The value between the outermost ends of known intervals and values of launches."""
-    known = [each for each in intervals if each.is_known]
     is_disturbed = any(each.is_disturbed for each in intervals)
+    unknown = Interval(value, n=len(intervals), of="launches", is_disturbed=is_disturbed)
+    known = [each for each in intervals if each.is_known]
     if not known:
-        return Interval(value, n=len(intervals), of="launches", is_disturbed=is_disturbed)
+        return unknown
     ends = [end for each in known for end in (each.low, each.high)]
     values = [each.value for each in intervals]
     level = min((each.level for each in known if each.level is not None), default=None)
-    return Interval(
-        value,
-        min(*ends, *values),
-        max(*ends, *values),
-        level,
-        len(intervals),
-        "launches",
-        is_disturbed,
-    )
+    return replace(unknown, low=min(*ends, *values), high=max(*ends, *values), level=level)
 
 
 def _percent(share: float) -> str:

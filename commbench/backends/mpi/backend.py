@@ -18,13 +18,7 @@ from commbench.core.extras import how_to_install, is_installed
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator, Runner
 from commbench.core.variables import Case, Device, Ipc, Mode, Staging
-from commbench.engines.lowered import (
-    Lowered,
-    PythonRunner,
-    form_missing,
-    in_groups,
-    reductions,
-)
+from commbench.engines.lowered import Lowered, PythonRunner, form_missing, in_groups, reductions
 from commbench.hardware import mpi_library
 from commbench.hardware.cuda import MPICH, MVAPICH, OPEN_MPI, UCX, cuda_ipc_exports
 from commbench.hardware.library_settings import judged, settings_of

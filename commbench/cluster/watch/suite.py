@@ -90,9 +90,10 @@ def watched_suite(options: WatchOptions) -> WatchedSuite:
                 raise ConfigError(f"commbench watch sets {key} itself; leave it out")
         quiet = [] if "writer" in keys else ["writer=[parquet]"]
         words = [*quiet, *options.words]
-        requested = requested_jobs(composer, words, options.multirun)
+        requested = rehearsed = requested_jobs(composer, words, options.multirun)
         planted = [word for _, word in options.planted]
-        rehearsed = requested_jobs(composer, [*words, *planted], options.multirun)
+        if planted:
+            rehearsed = requested_jobs(composer, [*words, *planted], options.multirun)
     check_experiment(requested)
     for job in requested.jobs:
         check_startable(job)

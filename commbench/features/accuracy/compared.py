@@ -34,7 +34,8 @@ def summary(cases: Sequence[ComparedCase]) -> str:
 def bits_word(case: ComparedCase) -> str:
     """same, other, varying (from launch to launch), `BASE only` where only that side knows them, or
     `-`."""
-    base, new = hashes(case.base.launches), hashes(case.new.launches)
+    base = hashes(case.base.launches)
+    new = hashes(case.new.launches)
     if not base or not new:
         return "BASE only" if base else "NEW only" if new else NO_NUMBER
     if len(base | new) == 1:
@@ -50,7 +51,8 @@ def hashes(rows: Sequence[Row]) -> set[str]:
 def change(healthy: Sequence[Row], new: Sequence[Row]) -> str:
     """What is said of a case beside its times; empty where nothing is known, and where the healthy
     launches have different bits themselves."""
-    before, now = hashes(healthy), hashes(new)
+    before = hashes(healthy)
+    now = hashes(new)
     if len(before) != 1 or now <= before:
         return ""
     return (

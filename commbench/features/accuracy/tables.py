@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from commbench.analysis.case_names import telling
+from commbench.analysis.case_names import telling, unusual
 from commbench.core.terminal import TableColumn
 from commbench.core.texts import setting_texts, span_text
-from commbench.core.units import NO_NUMBER, format_number
-from commbench.core.variables import NAMES, is_usual
+from commbench.core.units import NO_NUMBER, format_number, word_list
+from commbench.core.variables import NAMES
 from commbench.report.derived_tables import DerivedTable
 from commbench.report.table import Table
 from commbench.results.columns import case_text, grouped, row_order
@@ -90,7 +90,7 @@ def _sums(rows: Sequence[Row]) -> Sums:
 def _cells(sums: Sums, names: Sequence[str]) -> tuple[str, ...]:
     """By HEADS."""
     row = sums.row
-    more = setting_texts(row, [name for name in names if not is_usual(name, getattr(row, name))])
+    more = setting_texts(row, unusual(row, names))
     return (
         ", ".join((case_text(row), *more)),
         row.backend,
@@ -112,9 +112,10 @@ def sentences(found: Sequence[Sums]) -> list[str]:
 
 def _said(found: Sequence[Sums]) -> str:
     same = same_bits(found)
+    listed = word_list(same, "and") if len(same) > 1 else "".join(same)
     worst = max(each.error_ulp_max for each in found)
     parts = (
-        f"same bits {_listed(same)}" if same else "",
+        f"same bits {listed}" if same else "",
         *(f"other bits {text}" for text in other_bits(found)),
         f"error at most {format_number(worst)} ulp",
     )
@@ -151,9 +152,3 @@ def _by_kind(found: Sequence[Sums]) -> dict[str, list[float]]:
 def share_text(share: float) -> str:
     """`33 %`; `< 0.1 %` of a few elements."""
     return f"{100 * share:.2g} %" if share == 0 or share >= 0.001 else "< 0.1 %"
-
-
-def _listed(texts: Sequence[str]) -> str:
-    """`a, b and c`."""
-    *most, last = texts
-    return f"{', '.join(most)} and {last}" if most else last

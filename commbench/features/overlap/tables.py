@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import truediv
 
-from commbench.analysis.case_names import telling
+from commbench.analysis.case_names import telling, unusual
 from commbench.core.texts import setting_texts
 from commbench.core.units import format_number
-from commbench.core.variables import is_usual
 from commbench.report.derived_tables import DerivedTable
 from commbench.report.table import Table
 from commbench.results.columns import case_text, grouped, of_same_run
@@ -63,7 +62,7 @@ def overlap_cells(results: Sequence[OverlapResult]) -> list[tuple[str, ...]]:
 
 def _overlap_row(result: OverlapResult, names: Sequence[str]) -> tuple[str, ...]:
     row = result.row
-    more = setting_texts(row, [name for name in names if not is_usual(name, getattr(row, name))])
+    more = setting_texts(row, unusual(row, names))
     slowdown = result.compute_slowdown
     at_most = "" if result.is_end_seen else "<= "
     return (

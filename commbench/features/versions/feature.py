@@ -72,7 +72,8 @@ def doubts(summary: Summary) -> Iterator[str]:
     for finding in found[:MOST_DOUBTS]:
         what, at, _, takes, certainty, _ = _finding_cells(series, finding)
         step = finding.steps[0]
-        before, after = series.values[step.before], series.values[step.after]
+        before = series.values[step.before]
+        after = series.values[step.after]
         yield f"{what}, {at}: {takes} as long with {after} as with {before}, {certainty}."
 
 

@@ -112,7 +112,8 @@ def find_steps(
     repeated = _alike(every, [n for n, each in enumerate(every) if each.is_repeated])
     single = [n for n, each in enumerate(every) if not each.is_repeated]
     if not _can_be_certain(repeated):
-        repeated, single = [], [*range(len(every))]
+        repeated = []
+        single = [*range(len(every))]
     edges = np.array([*neighbours], dtype=np.int64).reshape(-1, 2)
     found = [
         *_certain_findings(len(every), repeated, edges, seed),
@@ -155,7 +156,8 @@ class _Alike:
         measured = logs.shape[1]
         every = np.empty((len(self.splits), len(logs)))
         for number, (first, _, _) in enumerate(self.splits):
-            before, after = logs[:, :first], logs[:, first:]
+            before = logs[:, :first]
+            after = logs[:, first:]
             residuals = np.square(before - before.mean(1, keepdims=True)).sum(1)
             residuals += np.square(after - after.mean(1, keepdims=True)).sum(1)
             variance = residuals / max(measured - 2, 1) + noise**2
@@ -302,7 +304,7 @@ def _best_splits(
 def _clusters(values: Logs, places: Places, edges: Edges) -> tuple[list[list[int]], list[float]]:
     """Neighbours beyond LEAST_T with the same place, and the mass of each cluster."""
     far = values >= LEAST_T
-    first, second = edges[:, 0], edges[:, 1]
+    first, second = edges.T
     kept = edges[far[first] & far[second] & (places[first] == places[second])]
     root = {int(number): int(number) for number in np.flatnonzero(far)}
 

@@ -132,7 +132,7 @@ def test_several_backends_stand_side_by_side(
     heads = lines[1].split()
     assert heads[0] == "all_reduce" and {"gloo", "simulated", "±", "busbw"} <= set(heads)
     assert [line.split()[:2] for line in lines[2:4]] == SIZES
-    assert lines[-1].startswith("commbench show ")
+    assert f"show {run} {other}" in lines[-1]
     _, both = run_command(capsys, "show", str(run), str(other), "--flags")
     assert sum(line.startswith("results: ") for line in both) == 2, "one table a run"
 
