@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from commbench.benchmarks.stream import Stream
 from commbench.hardware.library_settings import effect_text, problem_texts
+from commbench.results.row import Row
 from commbench.results.run_folder import mapping_or_empty
 
 from .machines import nodes_of
@@ -14,12 +14,13 @@ from .machines import nodes_of
 BUFFERS = ("rmem", "wmem")  # of the kernel: least, first and largest bytes
 
 
-def settings_texts(runs: Sequence[Mapping[str, Any]], benchmarks: Collection[str]) -> list[str]:
-    """Of runs that measured these benchmarks: `in effect: btl_tcp_links=36 (environment)`; `without
+def settings_texts(runs: Sequence[Mapping[str, Any]], rows: Iterable[Row]) -> list[str]:
+    """Of runs that measured these cases: `in effect: btl_tcp_links=36 (environment)`; `without
     effect: ...`; of streams `tcp: initial window 10 segments, cubic, ...`."""
     settings = [each for run in runs for each in _settings_in(run)]
+    has_streams = any(row.stream_threads is not None for row in rows)
     idle = dict.fromkeys(problem_texts(settings))
-    connections = dict.fromkeys(map(_tcp_text, runs)) if Stream.name in benchmarks else ()
+    connections = dict.fromkeys(map(_tcp_text, runs)) if has_streams else ()
     return [
         *filter(None, [effect_text(settings)]),
         *([f"without effect: {'; '.join(idle)}"] if idle else []),

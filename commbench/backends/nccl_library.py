@@ -158,6 +158,7 @@ class NcclLog:
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
         self._descriptor: int | None = None
+        self.kernels: list[str] = []  # of all calls that were profiled
         if OWN_LOG not in environ or FILE in environ:
             return
         try:
@@ -178,12 +179,13 @@ class NcclLog:
 
     def facts(self) -> dict[str, Any]:
         """Facts of a communicator on NCCL. Its transport is to be read from `nccl_log`, null where
-        it is the user's; `nccl_log_cut`: it is longer."""
+        it is the user's; `nccl_log_cut`: it is longer; `nccl_kernels`: of profiled calls."""
         loaded = LoadedNccl.find()
         facts = {
             "transport": None,
             "eager": True,
             "nccl_log": self.text(),
+            "nccl_kernels": list(self.kernels),
             "ipc_libraries": [NCCL],
             "nccl_path": loaded and loaded.path,
         }

@@ -17,7 +17,6 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import DictConfig, open_dict
 
-from commbench.benchmarks.stream import Stream
 from commbench.config.compose import MODEL
 from commbench.config.keys import NO_STAGE
 from commbench.config.settings import Job
@@ -294,7 +293,7 @@ def _are_side_by_side(jobs: Sequence[Job]) -> bool:
 def _has_only_stream_soaks(job: Job) -> bool:
     settings = job.settings
     is_soak = settings.timing.duration_s is not None
-    return is_soak and all(isinstance(each, Stream) for each in settings.benchmarks)
+    return is_soak and all("stream_threads" in each.axes for each in settings.benchmarks)
 
 
 def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -14,7 +14,7 @@ from commbench.core.layout import Layout
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.units import about_bytes, about_duration, format_bytes, short_pairs
 from commbench.core.variables import AXES, Case, is_usual
-from commbench.measure.plan import AlikeCases, duration_s, plan, plan_outline
+from commbench.measure.plan import AlikeCases, duration_s, plan, plan_outline, setup_s
 from commbench.results.columns import grouped, row_order
 from commbench.runtime.control import hosted_world
 from commbench.runtime.launchers.requirements import (
@@ -56,14 +56,14 @@ def print_plans(jobs: Sequence[Job], elsewhere: bool = False, needs_all: bool = 
     status of that. `elsewhere`: the ranks will run on other machines. `needs_all`: none would be
     skipped."""
     reasons = [[*missing_requirements(job.settings, elsewhere)] for job in jobs]
-    total_s = 0.0
+    total = _Duration(0.0, 0.0)
     for job, title, missing in zip(jobs, job_titles(jobs), reasons, strict=True):
         if len(jobs) > 1:
             print(title)
         is_here = not missing and not elsewhere and starts_here(job.settings)
-        total_s += print_plan(job.settings, is_here=is_here)
+        total += print_plan(job.settings, is_here=is_here)
     if len(jobs) > 1:
-        print(f"all {len(jobs)} jobs: {_estimated(jobs[0].settings)} {about_duration(total_s)}")
+        print(f"all {len(jobs)} jobs: about {total}")
     skipped = skipped_text([next(iter(missing), None) for missing in reasons])
     if skipped is None:
         return 0
@@ -75,8 +75,8 @@ def print_plans(jobs: Sequence[Job], elsewhere: bool = False, needs_all: bool = 
     return ConfigError.exit_status
 
 
-def print_plan(settings: Settings, ranks: int = 2, is_here: bool = True) -> float:
-    """The cases of a job; returns an estimate of its seconds. `ranks` replaces a layout that is
+def print_plan(settings: Settings, ranks: int = 2, is_here: bool = True) -> _Duration:
+    """The cases of a job; returns their time. `ranks` replaces a layout that is
     left open. The memory of another machine is not known, so that no size is skipped for it."""
     facts = facts_here()
     notes = []
@@ -88,12 +88,30 @@ def print_plan(settings: Settings, ranks: int = 2, is_here: bool = True) -> floa
     settings, world = _world_here(settings, ranks)
     outline = plan_outline(settings, world, facts)
     print(_plan_text(settings, outline, notes))
-    return estimated_s(settings, outline)
+    return _Duration.of(settings, outline)
 
 
-def estimated_s(settings: Settings, groups: Iterable[AlikeCases]) -> float:
-    """An upper estimate of the time of all cases."""
-    return sum(group.cases * duration_s(settings, group.planned) for group in groups)
+@dataclass(frozen=True)
+class _Duration:
+    """An estimate of the time of cases. A number of repetitions takes from next to nothing to what
+    the budget allows."""
+
+    least_s: float
+    most_s: float
+
+    @classmethod
+    def of(cls, settings: Settings, alike: Sequence[AlikeCases]) -> _Duration:
+        most_s = sum(group.cases * duration_s(settings, group.planned) for group in alike)
+        if settings.timing.repetitions is None:
+            return cls(most_s, most_s)
+        return cls(sum(group.cases * setup_s(settings, group.planned) for group in alike), most_s)
+
+    def __add__(self, other: _Duration) -> _Duration:
+        return _Duration(self.least_s + other.least_s, self.most_s + other.most_s)
+
+    def __str__(self) -> str:
+        """`45.6 s`, `3.9 s to 113 min`."""
+        return " to ".join(dict.fromkeys(map(about_duration, (self.least_s, self.most_s))))
 
 
 @dataclass(frozen=True)
@@ -175,7 +193,7 @@ def _plan_text(settings: Settings, alike: Sequence[AlikeCases], more_notes: Sequ
     names = [name for name in names if any(line.text(name) for line in lines)]
     reasons = [*dict.fromkeys(line.skip for line in lines if line.skip)]
     several = any(line.cases > 1 for line in lines)
-    time = TableColumn(_estimated(settings), right=True, priority=1)
+    time = TableColumn("about", right=True, priority=1)
     columns = [*(TableColumn(name) for name in names), *PLAN_COLUMNS, time]
     rows = [
         [
@@ -183,7 +201,7 @@ def _plan_text(settings: Settings, alike: Sequence[AlikeCases], more_notes: Sequ
             format_bytes(line.case.message_bytes) if line.case.message_bytes else "-",
             f"{line.cases:,}" if several else "",
             "-" if line.skip else about_bytes(line.node_bytes),
-            _skip_mark(line.skip, reasons) or about_duration(estimated_s(settings, line.groups)),
+            _skip_mark(line.skip, reasons) or str(_Duration.of(settings, line.groups)),
         ]
         for line in lines
     ]
@@ -191,6 +209,8 @@ def _plan_text(settings: Settings, alike: Sequence[AlikeCases], more_notes: Sequ
     table = table_text(columns, rows, terminal)
     notes = [f"{_skip_mark(reason, reasons)}: {reason}" for reason in reasons]
     notes += [f"every case: {', '.join(common)}"] if common else []
+    if settings.timing.repetitions is not None:
+        notes.append("the time of a repetition is not known: from none to timing.case_s a case")
     notes += more_notes
     refusal = too_many_pairs(settings.pairs, settings.layouts, settings.sizes)
     notes += [f"a run of this plan is refused: {refusal}"] if refusal else []
@@ -206,10 +226,10 @@ def _skip_mark(reason: str | None, reasons: Sequence[str]) -> str:
 
 
 def _plan_sums(settings: Settings, lines: Sequence[_PlanLine]) -> str:
-    """How many cases there are, how many rows they make, and how long they take at most."""
+    """How many cases there are, how many rows they make, and how long they take."""
     cases = sum(line.cases for line in lines)
     measured = sum(line.cases for line in lines if not line.skip)
-    total = about_duration(sum(estimated_s(settings, line.groups) for line in lines))
+    total = _Duration.of(settings, [group for line in lines for group in line.groups])
     pairs = sum(
         group.pairs for line in lines if line.case.schedule == "rounds" for group in line.groups
     )
@@ -218,10 +238,5 @@ def _plan_sums(settings: Settings, lines: Sequence[_PlanLine]) -> str:
     return (
         f"{settings.backend.name}, timing {settings.timing.name}:"
         f" {cases:,} {noun}{rounds}, {measured:,} to measure,"
-        f" {_estimated(settings)} {total}; nothing was started"
+        f" about {total}; nothing was started"
     )
-
-
-def _estimated(settings: Settings) -> str:
-    """A number of repetitions has no time: only what the budget allows is known."""
-    return "about" if settings.timing.repetitions is None else "at most"

@@ -86,6 +86,7 @@ BUDGET_BOUNDS = {
     "silence_s": (5, 86400),
 }
 SEARCH = "search"  # pairs=search
+SOAK = f"{FEATURES}.streams.measuring"  # measures for timing.duration_s
 SEARCH_BOUNDS = {"slowdown": (0.01, 10.0)}
 MAX_PAIRS = 10**6  # of all layouts and sizes together: each pair is a case
 # keys whose values become settings unchanged
@@ -265,6 +266,8 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         raise ConfigError(
             f"timing={timing} is not a commbench.config.settings.Timing; derive it from that class"
         )
+    if timing.is_soak:
+        needed_annex(SOAK, f"timing.duration_s={timing.duration_s:g}")
     settings = Settings(
         backend=backend,
         benchmarks=benchmarks,

@@ -7,14 +7,14 @@ A Communicator lowers the steps to calls of its library; an engine runs them n t
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .variables import Engine, ReductionName
+from .variables import Engine, Mode, ReductionName
 
 MemoryKind = Literal["device", "host", "pinned"]
 DEVICE: MemoryKind = "device"
@@ -72,17 +72,6 @@ class Recv:
 
 
 Message = Send | Recv
-
-
-@dataclass(frozen=True)
-class Write(Send):
-    """A message of a stream: the sender waits until there is room for it, and for no answer.
-    Whichever connection of the pair has room takes the next one."""
-
-
-@dataclass(frozen=True)
-class Read(Recv):
-    """The other end of a Write."""
 
 
 @dataclass(frozen=True)
@@ -326,13 +315,15 @@ def begun_and_rest(
 @dataclass(frozen=True)
 class Program:
     """`steps` are timed. Untimed are `reset`, before the ranks meet, `lead` between that and the
-    steps, such as the start of what goes on beside them, and `after`, such as the wait for it."""
+    steps, such as the start of what goes on beside them, and `after`, such as the wait for it.
+    `runner`, of a benchmark that brings its own along: the Runner of a backend's lowering of it."""
 
     buffers: tuple[BufferSpec, ...] = ()
     steps: tuple[Step, ...] = ()
     reset: tuple[Step, ...] = ()
     lead: tuple[Step, ...] = ()
     after: tuple[Step, ...] = ()
+    runner: Callable[[Any, Program, Mode], Any] | None = None
 
     @property
     def operation(self) -> type[Step] | None:

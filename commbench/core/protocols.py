@@ -165,9 +165,9 @@ class Communicator(Protocol):
         none."""
         return {}
 
-    def profiled(self, path: Path) -> AbstractContextManager[None]:
-        """Record what the library does in the block, into a file that `commbench replay` reads;
-        nothing without a profiler."""
+    def profiled(self, path: Path | None) -> AbstractContextManager[Any]:
+        """Record what the library does in the block, into a file that `commbench replay` reads, or
+        for the facts only; nothing without a profiler."""
         return nullcontext()
 
     def facts(self) -> dict[str, Any]:

@@ -73,6 +73,12 @@ _NO_WINDOWS = re.compile(r"Symmetric memory is not supported\. (\S.{0,200})")
 _REGISTERED = re.compile(r"register comm \S+ buffer ")
 _COPIES = re.compile(r"(\w{1,40}) \[(Copy Engine|Hierarchical CE)\]: (\d{1,18}) Bytes -> ")
 
+# of a profile: ncclSymkDevKernel_AllReduce_RSxLDMC_AGxSTMC_sum_f32(...), ncclSymDevKernel_ in 2.27
+_SYMMETRIC_KERNEL = re.compile(
+    r"ncclSymk?DevKernel_([A-Za-z]+_\w+?)(?:_(?:sum|prod|min|max|avg)_\w+)?(?!\w)"
+)
+_USUAL_KERNEL = re.compile(r"nccl(?:Dev)?Kernel_\w+")
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -152,6 +158,17 @@ def common_algorithm(
         if same_size and same_operation:
             names.add(call.algorithm)
     return names.pop() if len(names) == 1 else None
+
+
+def symmetric_kernel(kernels: Iterable[str]) -> str | None:
+    """AllReduce_RSxLDMC_AGxSTMC, as the log names it: the first kernel for symmetric memory."""
+    found = (match[1] for name in kernels if (match := _SYMMETRIC_KERNEL.search(name)))
+    return next(found, None)
+
+
+def usual_kernel(kernels: Iterable[str]) -> str | None:
+    """The first of NCCL's other kernels. Its name may have another algorithm than what it runs."""
+    return next((match[0] for name in kernels if (match := _USUAL_KERNEL.search(name))), None)
 
 
 def parse_log(text: str) -> Transport:

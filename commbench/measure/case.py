@@ -20,10 +20,8 @@ from commbench.core.protocols import Runner
 
 from .blocks import Blocks
 from .counters import CounterReader
-from .features import features
+from .features import features, strategy_of
 from .samples import Counts, Failure, Outcome, Refused, Samples
-from .soak import Soak
-from .strategies import ByStopRule, TimingStrategy
 from .time_limits import typical_s
 from .visit_setup import VisitSetup
 
@@ -39,9 +37,8 @@ class CaseVisit:
     """One visit of a case, made by the ranks of its layout only."""
 
     def __init__(self, setup: VisitSetup) -> None:
-        strategy_class = Soak if setup.settings.timing.is_soak else ByStopRule
         self.setup = setup
-        self._strategy: TimingStrategy = strategy_class(setup)
+        self._strategy = strategy_of(setup)
         self._collector = self._strategy.collector
         self._counters = CounterReader(setup)
         self._blocks = Blocks(setup, self._collector, self._counters)
@@ -89,7 +86,8 @@ class CaseVisit:
         self._check("end", copies=self._blocks.last.n)
         if self._payload.zero:
             self._check_with_payload()
-        if self._profile is not None and self.setup.number == 1:
+        # by the kernels it is known whether the library used windows
+        if self.setup.number == 1 and (self._profile or case.registration == "symmetric"):
             self._record_profile(self._profile)
         if self.setup.number == 1:
             self._probe()
@@ -198,9 +196,7 @@ class CaseVisit:
         # from here on the checks are of data that timed repetitions have moved
         self._payload.refill()
         self._blocks.restart_clock()
-        self._strategy.begin(self._samples)
-        if self.setup.settings.timing.is_soak:
-            self._counters.begin_intervals(self.setup.settings.timing.interval_s)
+        self._strategy.begin(self._samples, self._counters)
         stop_reason = None
         while stop_reason is None:
             next_n, check, stop_reason = self._repeat(runner, n, "measure", self._next_block)
@@ -284,12 +280,12 @@ class CaseVisit:
         case = self.setup.planned.case
         return Path(folder) / f"{case.benchmark}-{case.case_id}" if folder else None
 
-    def _record_profile(self, folder: Path) -> None:
+    def _record_profile(self, folder: Path | None) -> None:
         """Run one more repetition under the library's profiler, without barriers, which would be
         operations there."""
         runner = self._prepare(1, barriers=False)
         self._payload.refill()
-        path = folder / f"rank{self.setup.control.rank}.json"
+        path = folder / f"rank{self.setup.control.rank}.json" if folder else None
         with self.setup.communicator.profiled(path):
             self._agree(None)  # all profilers have started
             self._repeat(runner, 1, "check", lambda: None)
@@ -325,7 +321,6 @@ class CaseVisit:
             spent_s=self._blocks.spent_s,
             warmup_s=self._warmup_s,
             steady=self._steady,
-            unmeasured_s=self._strategy.unmeasured_s,
-            intervals=collector.stream_intervals,
-            findings=self._findings,
+            operation_s=self._strategy.operation_s,
+            findings={**self._findings, **self._strategy.findings},
         )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,6 @@ from commbench.core.case import Planned
 from commbench.stats.series import Series
 
 from .samples import NS_PER_S, Block, Counts, counted_rows, deciding_rows
-from .stream_intervals import StreamIntervals
 
 # of all ranks, 64 MB; beyond it only those of the deciding rank of each repetition
 RAW_STAMPS = 4_000_000
@@ -28,39 +26,28 @@ KEPT_REPETITIONS = 1_000_000
 
 
 class SampleCollector:
-    """What rank 0 keeps about a visit. With `interval_s` the measured phase is also aggregated by
-    intervals of that length.
-    """
+    """What rank 0 keeps about a visit."""
 
-    def __init__(self, planned: Planned, interval_s: float | None = None) -> None:
+    def __init__(self, planned: Planned) -> None:
         self._ranks = np.asarray(planned.active)
         self._rows = counted_rows(planned)
         self.blocks: list[Block] = []
         self.counts: list[Counts] = []
         self._series: dict[str, _Thinned] = defaultdict(_Thinned)
-        self._intervals: _Intervals | None = None
-        self._of_stream: StreamIntervals | None = None
-        if interval_s is not None and planned.shape.headline == "receiver":
-            self._of_stream = StreamIntervals(planned.active[self._rows[0]], interval_s)
-        elif interval_s is not None:
-            self._intervals = _Intervals(next(iter(planned.active), 0), interval_s)
         self._next = 0
         self._raw = 0
         self._condensed = 0
-        self.operations = 1  # per sample, to give the times of intervals per operation
+        self.operations = 1  # per sample
 
-    def add(self, phase: str, stamps: NDArray[np.int64]) -> None:
-        """Stamps [ranks, n, 2] of consecutive repetitions, in ns."""
+    def add(self, phase: str, stamps: NDArray[np.int64]) -> Series:
+        """Stamps [ranks, n, 2] of consecutive repetitions, in ns; returns the seconds of each."""
         rows = deciding_rows(stamps, self._rows)
         decided = stamps[rows, np.arange(stamps.shape[1])]
         times = (decided[:, 1] - decided[:, 0]) / NS_PER_S
         series = self._series[phase]
         self._keep(phase, series.total, stamps, rows, decided)
         series.append(times)
-        if self._intervals is not None and phase == "measure":
-            self.counts += self._intervals.add(stamps[0, :, 0], times, self.operations)
-        if self._of_stream is not None and phase == "measure":
-            self.counts += self._of_stream.add(stamps[self._rows[0]])
+        return times
 
     def add_parts(self, phase: str, parts: Sequence[NDArray[np.int64]]) -> None:
         """Add the stamps of the active ranks from those of all processes."""
@@ -79,25 +66,16 @@ class SampleCollector:
         """Whether all stamps of all ranks are kept."""
         return self._condensed == 0 and self._next == len(self.blocks)
 
-    @property
-    def stream_intervals(self) -> NDArray[np.float64] | None:
-        """See StreamIntervals.table; None for all but the soak of a stream."""
-        return None if self._of_stream is None else self._of_stream.table
-
     def count(self, counts: Counts) -> None:
         self.counts.append(counts)
 
     def forget(self) -> None:
-        """Drop blocks and counters, which are on disk; times and the open interval stay."""
+        """Drop blocks and counters, which are on disk; times stay."""
         self.blocks.clear()
         self.counts.clear()
 
     def close(self) -> None:
-        """End the last interval with the last repetition."""
-        if self._intervals is not None:
-            self.counts += self._intervals.close()
-        if self._of_stream is not None:
-            self.counts += self._of_stream.close()
+        """All has been added."""
 
     def _keep(
         self,
@@ -136,43 +114,3 @@ class _Thinned:
         while len(self.values) > KEPT_REPETITIONS:
             self.values = self.values[::2].copy()
             self._stride = 2 * self._stride
-
-
-class _Intervals:
-    """Aggregates the repetitions that began in the same interval of one rank's clock."""
-
-    def __init__(self, rank: int, interval_s: float) -> None:
-        self._rank = rank
-        self._interval_ns = round(interval_s * NS_PER_S)
-        self._open = -1
-        self._times = np.zeros(0)
-        self._operations = 1
-
-    def add(self, starts: NDArray[np.int64], times: Series, operations: int) -> list[Counts]:
-        """The aggregates of the intervals that have ended; the last one stays open."""
-        self._operations = operations
-        index = starts // self._interval_ns
-        closed: list[Counts] = []
-        edges = [0, *(np.flatnonzero(np.diff(index)) + 1).tolist(), len(index)]
-        for begin, end in pairwise(edges):
-            if index[begin] != self._open:
-                closed += self.close()
-                self._open = int(index[begin])
-            self._times = np.concatenate([self._times, times[begin:end]])
-        return closed
-
-    def close(self) -> list[Counts]:
-        if not len(self._times):
-            return []
-        each = self._times / self._operations
-        aggregates = {
-            "interval.repetitions": len(each),
-            # the rest of the interval is barriers and decisions
-            "interval.busy_s": self._times.sum(),
-            "interval.min_s": each.min(),
-            "interval.median_s": np.median(each),
-            "interval.max_s": each.max(),
-        }
-        self._times = np.zeros(0)
-        begin_ns = self._open * self._interval_ns
-        return [Counts(self._rank, begin_ns, aggregates)]

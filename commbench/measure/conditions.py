@@ -169,7 +169,7 @@ class ConditionsReader:
         ranks call it."""
         if not self._log.available:
             return conditions
-        self._log.read(self._communicator.facts(), planned.members)
+        self._log.read(self._communicator.facts(), planned.members, planned.case.row_ids)
         records = control.gather(self._log.record(), deadline_s, f"transports of {planned.case}")
         return replace(conditions, evidence=conditions.evidence.extended(records, self._log))
 

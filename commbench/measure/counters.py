@@ -4,15 +4,11 @@ scheduler."""
 from __future__ import annotations
 
 import math
-import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from queue import SimpleQueue
-from statistics import mean
+from typing import Protocol
 
 from commbench.core.layout import Layout
-from commbench.core.protocols import Communicator
 from commbench.engines.device import HOST_BOUND
 from commbench.engines.lowered import now_ns
 from commbench.hardware.host import interference_counters
@@ -27,6 +23,16 @@ SLOW_COUNTERS_NS = 1_000_000
 CounterReading = tuple[int, dict[str, float]]  # on this rank's clock, in ns; values by name
 
 
+class ReaderBeside(Protocol):
+    """Reads more, in a thread of its own."""
+
+    def take(self) -> list[CounterReading]:
+        """The readings since the last call."""
+
+    def close(self) -> None:
+        """No reading follows."""
+
+
 class CounterReader:
     """Keeps the readings of this rank's counters until they are gathered.
 
@@ -36,8 +42,7 @@ class CounterReader:
 
     def __init__(self, setup: VisitSetup) -> None:
         self._communicator = setup.communicator
-        self._planned = setup.planned
-        self._sender: SenderReader | None = None
+        self.beside: ReaderBeside | None = None
         self._layout = Layout.parse(setup.planned.case.layout)
         # a simulated world sends nothing over this host's network cards
         self._uses_network = self._layout.nodes > 1 and not setup.planned.case.has_model_clock
@@ -64,23 +69,18 @@ class CounterReader:
         first_of_node = self._rank % self._layout.ranks_per_node == 0
         self._readings.append((now_ns(), interference_counters(first_of_node)))
 
-    def begin_intervals(self, interval_s: float) -> None:
-        """A soak begins, over connections that count from 0: from now on also read, at each of its
-        intervals, what TCP does where this rank sends a stream."""
+    def restart(self) -> None:
+        """What is measured begins over connections that count from 0."""
         self._read("warmup")
-        ranks = [self._planned.active[place] for place in self._planned.senders]
-        is_stream = self._planned.shape.headline == "receiver"
-        if is_stream and self._rank in ranks and sender_values(self._communicator.counters()):
-            self._sender = SenderReader(self._communicator, interval_s)
 
     def close(self) -> None:
         """No reading follows."""
-        if self._sender is not None:
-            self._sender.close()
+        if self.beside is not None:
+            self.beside.close()
 
     def take(self) -> list[CounterReading]:
         """The readings since the last call."""
-        taken = self._readings + (self._sender.take() if self._sender is not None else [])
+        taken = self._readings + (self.beside.take() if self.beside is not None else [])
         self._readings = []
         return taken
 
@@ -94,46 +94,6 @@ class CounterReader:
             self._readings.append((now_ns(), counters))
         if self._is_slow is None:
             self._is_slow = now_ns() - begin_ns > SLOW_COUNTERS_NS
-
-
-def sender_values(counters: Mapping[str, float]) -> dict[str, float]:
-    """The state of all connections together: segments sent again since they were made, bytes that
-    may be on their way, the mean round trip; empty without TCP."""
-    names = [name.removesuffix(".cwnd") for name in counters if name.endswith(".cwnd")]
-    if not names:
-        return {}
-    return {
-        "sender.retransmits": sum(counters[f"{name}.retransmits"] for name in names),
-        "sender.cwnd_bytes": sum(
-            counters[f"{name}.cwnd"] * counters[f"{name}.mss"] for name in names
-        ),
-        "sender.rtt_s": mean(counters[f"{name}.rtt_s"] for name in names),
-    }
-
-
-class SenderReader:
-    """Reads `sender_values` at the begin of each interval, in a thread; the first at once."""
-
-    def __init__(self, communicator: Communicator, interval_s: float) -> None:
-        self._communicator = communicator
-        self._interval_s = interval_s
-        self._readings: SimpleQueue[CounterReading] = SimpleQueue()
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._read, name="commbench-sender", daemon=True)
-        self._thread.start()
-
-    def take(self) -> list[CounterReading]:
-        return [self._readings.get() for _ in range(self._readings.qsize())]
-
-    def close(self) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def _read(self) -> None:
-        due_s = time.monotonic()
-        while not self._end.wait(max(0.0, due_s - time.monotonic())):
-            self._readings.put((now_ns(), sender_values(self._communicator.counters())))
-            due_s += self._interval_s
 
 
 @dataclass

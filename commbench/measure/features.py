@@ -15,6 +15,7 @@ from commbench.core.protocols import Backend, Communicator, Runner
 from commbench.core.variables import Case
 from commbench.results.row import Row
 
+from .strategies import ByStopRule, TimingStrategy
 from .visit_setup import VisitSetup
 
 Calibrated = Mapping[str, Mapping[str, float]]
@@ -43,6 +44,7 @@ class Measuring:
     others in the first pass.
     decision: that, from the rows of the run by case_id, and from what it has calibrated.
     decided: the benchmark of the case with the value of the decision, on all ranks.
+    strategy: what decides how long a visit goes on; None for the stop rule of its settings.
     probe: what it finds out about a case in further calls, after the first visit of each launch:
     on rank 0 the values of its columns. All ranks make the same calls.
     columns: how the values of several launches become that of the row, by column.
@@ -56,6 +58,7 @@ class Measuring:
     decides: Callable[[Case], bool] = lambda case: False
     decision: Callable[[Planned, Mapping[str, Row], Calibrated], Decision] = lambda *_: Decision()
     decided: Callable[[Benchmark, Any], Benchmark] = lambda benchmark, value: benchmark
+    strategy: Callable[[VisitSetup], TimingStrategy | None] = lambda setup: None
     probe: Callable[[VisitSetup, Call], Findings] = lambda *_: {}
     columns: Mapping[str, Callable[[Sequence[Any]], Any]] = field(default_factory=dict)
 
@@ -90,6 +93,11 @@ def calibrated(communicator: Communicator, cases: Sequence[Planned]) -> Calibrat
 def deciding_on(case: Case) -> Measuring | None:
     """The feature that decides something before each visit of the case."""
     return next((feature for feature in features() if feature.decides(case)), None)
+
+
+def strategy_of(setup: VisitSetup) -> TimingStrategy:
+    own = (feature.strategy(setup) for feature in features())
+    return next(filter(None, own), None) or ByStopRule(setup)
 
 
 def found_columns(findings: Sequence[Findings]) -> dict[str, Any]:

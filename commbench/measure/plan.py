@@ -89,14 +89,17 @@ def pass_order(cases: Sequence[Planned], settings: Settings, number: int) -> lis
     return ordered
 
 
-def duration_s(settings: Settings, planned: Planned) -> float:
-    """An upper estimate of a case's time."""
+def setup_s(settings: Settings, planned: Planned) -> float:
+    """A case's time without that of its repetitions."""
     if planned.skip:
         return 0.0
-    return (
-        settings.timing.visits * settings.timing.launches * (SETUP_S + planned.node_bytes / 1e9)
-        + 1.25 * settings.case_s
-    )
+    visits = settings.timing.visits * settings.timing.launches
+    return visits * (SETUP_S + planned.node_bytes / 1e9)
+
+
+def duration_s(settings: Settings, planned: Planned) -> float:
+    """An upper estimate of a case's time."""
+    return 0.0 if planned.skip else setup_s(settings, planned) + 1.25 * settings.case_s
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from commbench.hardware.link_limits import Limit, bandwidth_limit
 from commbench.results.flags import FLAGS
 from commbench.results.row import Measured, Row
 from commbench.stats.interval import Interval
-from commbench.stats.ramp import Ramp
 from commbench.stats.series import Modes, summarise, tukey_outliers
 from commbench.stats.thresholds import WAITED_SHARE
 
@@ -320,26 +319,11 @@ def visit_columns(facts: RowFacts, visits: Sequence[Visit]) -> dict[str, Any]:
         "first_call_s": first.first_call_s,
         "retransmits": round(sum(retransmits)) if retransmits else None,
         "repetitions": sum(visit.repetitions for visit in visits),
-        "unmeasured_s": last.unmeasured_s,
-        **_ramp_columns(last.ramp),
         "wrong_elements": 0,  # with wrong ones a row has no numbers
         "visits_s": None if facts.planned.case.has_model_clock else last.end_s,
         # the time between the starts of the first and the last rank
         "skew_s": median(skews_s) if facts.has_one_clock and skews_s else None,
         "core_wait_share": median(waits) if waits else None,
-    }
-
-
-def _ramp_columns(ramp: Ramp | None) -> dict[str, Any]:
-    """How the rate of a stream rose in a soak."""
-    if ramp is None:
-        return {}
-    first = ramp.first_second
-    return {
-        "end_gb_per_s": ramp.end / GB,
-        "first_second_gb_per_s": None if first is None else first / GB,
-        "full_speed_s": ramp.full_speed_s,
-        "least_gb_per_s": None if ramp.least is None else ramp.least / GB,
     }
 
 

@@ -56,8 +56,8 @@ class Samples:
 
     `series` holds the seconds of each sample by the headline rule if the blocks don't: a soak saves
     and drops its blocks, a large world keeps only a part of them. `repetitions` is then the number
-    of all samples. `spent_s` is the time in measured blocks. `unmeasured_s` is for a soak,
-    `intervals` for that of a stream (StreamIntervals.table). `findings`: see measure.features.
+    of all samples. `spent_s` is the time in measured blocks. `operation_s`: see TimingStrategy.
+    `findings`: see measure.features.
     """
 
     ranks: tuple[int, ...]
@@ -72,8 +72,7 @@ class Samples:
     spent_s: float = 0.0
     warmup_s: float = 0.0
     steady: bool = True
-    unmeasured_s: float | None = None
-    intervals: NDArray[np.float64] | None = None
+    operation_s: float | None = None
     findings: Mapping[str, Any] = field(default_factory=dict)
 
     def stamps(self, phase: str) -> NDArray[np.int64]:

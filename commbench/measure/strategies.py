@@ -3,12 +3,14 @@ next and when there have been enough."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from .blocks import Blocks
 from .collector import SampleCollector
+from .counters import CounterReader
 from .samples import Samples
 from .time_limits import TIMER_SHARE, samples_per_stamp, stop_rule, warm_up_rule
 from .visit_setup import VisitSetup
@@ -34,9 +36,13 @@ class TimingStrategy:
         self.typical_s = 0.0  # per sample in the warm-up
 
     @property
-    def unmeasured_s(self) -> float | None:
-        """Of a soak: the time outside its repetitions, or in some that took far longer than
-        usual."""
+    def findings(self) -> Mapping[str, Any]:
+        """Values of columns, on rank 0."""
+        return {}
+
+    @property
+    def operation_s(self) -> float | None:
+        """The time of an operation, where another one than the median of the repetitions counts."""
         return None
 
     @property
@@ -62,7 +68,7 @@ class TimingStrategy:
         n = self.stop_rule.next_block(np.zeros(0), 0.0, stamp_s, blocks.last.meeting_s)
         return blocks.bounded(n)
 
-    def begin(self, samples: Callable[[str], Samples]) -> None:
+    def begin(self, samples: Callable[[str], Samples], counters: CounterReader) -> None:
         """The measured phase begins; `samples` are those so far, with a stop reason."""
 
     def next_block(self, blocks: Blocks, check_s: float) -> NextBlock:

@@ -29,6 +29,8 @@ from commbench.hardware.nccl_log import (
     effective_ipc,
     parse_log,
     ports_of,
+    symmetric_kernel,
+    usual_kernel,
 )
 from commbench.hardware.network import line_rates
 from commbench.hardware.topology import RankGpu, Topology, shared_link
@@ -52,7 +54,21 @@ TCP_NAMES = ("tcp", "socket")  # in the name of a transport
 UNKNOWN_PORT = ("unknown",)  # of no rate
 SLOW_START_BYTES = 2**20  # messages from which on TCP's slow start matters
 THROUGH_HOST = ("library", "pinned")  # staging that copies through host memory
+KERNELS = "nccl_kernels"  # the names of those that were profiled, in their order
 LogRecord = list[Any]  # [from rank, to rank, kinds] and [rank, peer, ports] of pairs, whether all
+
+
+@dataclass(frozen=True)
+class CaseLines:
+    """What NCCL said and ran in the visits of a case. `kernels` are the names of a profiled call's;
+    `registered`: whether a buffer was registered."""
+
+    algorithms: tuple[Chosen, ...] = ()
+    registered: bool = False
+    kernels: tuple[str, ...] = ()
+
+
+NO_LINES = CaseLines()
 
 
 class LogReader:
@@ -61,22 +77,25 @@ class LogReader:
 
     def __init__(self) -> None:
         self._length = 0  # of the part that has been read
+        self._kernels = 0  # how many have been read
         self._provider: str | None = None  # listed once in a process, as devices are
         self._devices: dict[str, Mapping[int, Ports]] = {}
         self._complete = True
         self.kinds: dict[Pair, Ports] = {}
         # by (this rank, other rank): the ports by which this rank reaches it
         self.ports: dict[Pair, Ports] = {}
-        self.algorithms: tuple[Chosen, ...] = ()
+        self.lines: dict[str, CaseLines] = {}  # by the case_id of a row; of others there are none
         # the members of communicators with NVLS channels, and of those whose network sums (SHARP)
         self.multicast: tuple[tuple[int, ...], ...] = ()
         self.collnet: tuple[tuple[int, ...], ...] = ()
         self.no_windows: str | None = None  # why NCCL has no symmetric memory
-        self.registered = False  # whether NCCL has registered a buffer
         self.available = False  # whether the backend has such a log
 
-    def read(self, facts: Mapping[str, Any], members: Sequence[int]) -> None:
-        """`members` are the world ranks of the communicator, whose own ranks the log names."""
+    def read(
+        self, facts: Mapping[str, Any], members: Sequence[int], row_ids: Sequence[str] = ()
+    ) -> None:
+        """`members` are the world ranks of the communicator, whose own ranks the log names;
+        `row_ids`: the rows of the case that was visited since."""
         self.available = LOG_SOURCE in facts
         self._complete = not facts.get(LOG_CUT, False)
         text = facts.get(LOG_SOURCE) or ""
@@ -85,9 +104,12 @@ class LogReader:
         self._length = end
         self._provider = self._provider or log.provider
         self._devices |= log.devices
-        self.algorithms += log.algorithms
         self.no_windows = self.no_windows or log.no_windows
-        self.registered |= log.registered
+        kernels = tuple(facts.get(KERNELS, ())[self._kernels :])
+        self._kernels += len(kernels)
+        new = CaseLines(log.algorithms, log.registered, kernels)
+        for row_id in row_ids if new != NO_LINES else ():
+            self.lines[row_id] = _together(self.lines.get(row_id, NO_LINES), new)
         self.multicast += (tuple(members),) if log.nvls_channels else ()
         self.collnet += (tuple(members),) if log.collnet else ()
         for pair, kinds in log.kinds.items():
@@ -107,6 +129,14 @@ class LogReader:
             [[*ends, list(ports)] for ends, ports in self.ports.items()],
             self._complete,
         ]
+
+
+def _together(known: CaseLines, new: CaseLines) -> CaseLines:
+    return CaseLines(
+        known.algorithms + new.algorithms,
+        known.registered or new.registered,
+        known.kernels + new.kernels,
+    )
 
 
 def _add(
@@ -132,11 +162,10 @@ class TransportEvidence:
     complete: bool = True  # whether it was read to its end
     kinds: Kinds = field(default_factory=dict)
     ports: Mapping[Pair, Ports] = field(default_factory=dict)
-    algorithms: tuple[Chosen, ...] = ()
+    lines: Mapping[str, CaseLines] = field(default_factory=dict)
     multicast: tuple[tuple[int, ...], ...] = ()
     collnet: tuple[tuple[int, ...], ...] = ()
     no_windows: str | None = None
-    registered: bool = False
     # from a backend without a log
     transport: str | None = None  # of pairs within a node
     between: str | None = None  # of the others
@@ -192,33 +221,43 @@ class TransportEvidence:
         return is_open and not self.rdma_nodes
 
     def algorithm(self, planned: Planned) -> str | None:
-        """The algorithm in NCCL's log (NCCL_DEBUG_SUBSYS=INIT,TUNING)."""
+        """The algorithm in NCCL's log of the case's visits (NCCL_DEBUG_SUBSYS=INIT,TUNING), or the
+        kernel for symmetric memory that was profiled."""
         if planned.operation is None:
             return None
         name = operation_name(planned.operation)
         block_bytes = planned.case.message_bytes // max(1, planned.benchmark.blocks(planned.size))
-        return common_algorithm(self.algorithms, name, planned.case.message_bytes, block_bytes)
+        own = self._lines(planned)
+        logged = common_algorithm(own.algorithms, name, planned.case.message_bytes, block_bytes)
+        return logged or symmetric_kernel(own.kernels)
+
+    def _lines(self, planned: Planned) -> CaseLines:
+        return self.lines.get(planned.case.case_id, NO_LINES)
+
+    def _ran(self, planned: Planned) -> str | None:
+        """The algorithm, or the name of a kernel of NCCL that is not for symmetric memory."""
+        return self.algorithm(planned) or usual_kernel(self._lines(planned).kernels)
 
     def _registered(self, planned: Planned) -> str | None:
         """What the library registered the buffers as, where the case asks for it: window, local,
-        none; None if its log does not tell. Kernels other than those of `ALGORITHMS`, and copy
+        none; None if neither its log nor its kernels tell. Kernels for symmetric memory, and copy
         engines, need windows."""
         asked = planned.case.registration
         if asked != "symmetric":
-            return asked if asked != "none" and self.registered else None
-        algorithm = self.algorithm(planned)
-        if algorithm is None:
+            return asked if asked != "none" and self._lines(planned).registered else None
+        ran = self._ran(planned)
+        if ran is None:
             return None if self.no_windows is None else "none"
-        return "none" if algorithm in ALGORITHMS else "window"
+        return "none" if ran in ALGORITHMS or usual_kernel([ran]) else "window"
 
     def unregistered(self, planned: Planned) -> str | None:
         """Why windows were asked for and not used; None if they were, or that is not known."""
         if self._registered(planned) != "none":
             return None
-        algorithm = self.algorithm(planned)
-        ran = f" and ran {algorithm}" if algorithm else ""
+        ran = self._ran(planned)
+        instead = f" and ran {ran}" if ran else ""
         settings = f": {self.no_windows}" if self.no_windows else ""
-        return f"NCCL used no symmetric memory{ran}{settings}"
+        return f"NCCL used no symmetric memory{instead}{settings}"
 
     def wires(self, planned: Planned) -> tuple[Limit | None, ...]:
         """The wire of each node that carries the case's bytes to other nodes; None if unknown,
@@ -306,11 +345,10 @@ class TransportEvidence:
             kinds=kinds,
             ports=ports,
             complete=complete,
-            algorithms=reader.algorithms,
+            lines=reader.lines,
             multicast=reader.multicast,
             collnet=reader.collnet,
             no_windows=reader.no_windows,
-            registered=reader.registered,
         )
 
     def _kinds_between(self, planned: Planned) -> Kinds:
@@ -410,7 +448,7 @@ def _same_gpu_without_effect(setting: str, library: str, gpus: Sequence[RankGpu]
 
 def library_record(facts: Mapping[str, Any]) -> dict[str, Any]:
     """A communicator's facts for run.json, with the contents of NCCL's log instead of its text."""
-    others = {name: value for name, value in facts.items() if name != LOG_SOURCE}
+    others = {name: value for name, value in facts.items() if name not in (LOG_SOURCE, KERNELS)}
     log = parse_log(facts.get(LOG_SOURCE) or "")
     values = {
         "version": log.version,

@@ -23,7 +23,6 @@ from commbench.results.columns import grouped
 from commbench.runtime.recovery import EarlierVisits
 from commbench.stats.interval import Interval
 from commbench.stats.launches import FEW_LAUNCHES
-from commbench.stats.ramp import Ramp, ramp_of
 from commbench.stats.series import (
     SMALLEST_INTERVAL,
     Z95,
@@ -91,8 +90,6 @@ class Visit:
     is_steady: bool = True
     first_call_s: float | None = None
     skew_s: float | None = None  # median difference between the starts of the ranks
-    unmeasured_s: float | None = None  # of a soak
-    ramp: Ramp | None = None  # in B/s
     retransmits: Mapping[int, float] = field(default_factory=dict)  # by rank
     core_wait_share: float | None = None  # of the rank that waited longest for a core
     is_throttled: bool = False
@@ -133,9 +130,9 @@ class Visit:
     ) -> Visit:
         """The same with what is known besides the times; `samples` are those of all rows."""
         repetitions = samples.repetitions or self.repetitions
-        ramp = _ramp(row, samples)
+        mean_s = samples.operation_s
         return replace(
-            self if ramp is None else self._of_stream(_write_bytes(row) / ramp.mean, z),
+            self if mean_s is None else self._of_mean(mean_s, z),
             repetitions=repetitions,
             block_k=samples.block_k,
             compute_amount=row.planned.benchmark.compute_amount,
@@ -147,8 +144,6 @@ class Visit:
             is_steady=samples.steady,
             first_call_s=row.first_call_s,
             skew_s=row.skew_s,
-            unmeasured_s=samples.unmeasured_s,
-            ramp=ramp,
             retransmits=dict(readings(row.counts, RETRANSMITS)),
             core_wait_share=core_wait_share(row.counts),
             is_throttled=is_throttled(row.counts),
@@ -161,17 +156,17 @@ class Visit:
         """Whether a rank waited for a core during a visible part of it."""
         return (self.core_wait_share or 0.0) > WAITED_SHARE
 
-    def _of_stream(self, write_s: float, z: float) -> Visit:
-        """The same with the mean write in place of the median one: people quote a stream's bytes
-        over its time. The interval is that of a mean of so many independent repetitions."""
+    def _of_mean(self, mean_s: float, z: float) -> Visit:
+        """The same with the mean in place of the median. The interval is that of a mean of so many
+        independent repetitions."""
         spread = float(np.std(self.times) / np.mean(self.times))
         share = spread / math.sqrt(self.effective_repetitions)
         interval_s, widest_s = (
-            (write_s / (1 + each * share), write_s * (1 + each * share)) for each in (z, Z_OF_PAIRS)
+            (mean_s / (1 + each * share), mean_s * (1 + each * share)) for each in (z, Z_OF_PAIRS)
         )
         return replace(
             self,
-            median_s=write_s,
+            median_s=mean_s,
             interval_s=None if self.interval_s is None else interval_s,
             widest_s=None if self.widest_s is None else widest_s,
         )
@@ -183,20 +178,6 @@ class Visit:
             retransmits={**running.retransmits, **self.retransmits},
             is_throttled=running.is_throttled or self.is_throttled,
         )
-
-
-def _ramp(row: RowSamples, samples: Samples) -> Ramp | None:
-    """Of the bytes of a stream, interval by interval."""
-    if samples.intervals is None:
-        return None
-    begins_s, repetitions, busy_s = samples.intervals.T
-    repetition_bytes = row.planned.shape.bytes_per_sample * samples.block_k
-    return ramp_of(begins_s, repetitions * repetition_bytes, busy_s)
-
-
-def _write_bytes(row: RowSamples) -> float:
-    shape = row.planned.shape
-    return shape.bytes_per_sample / shape.operations_per_sample
 
 
 def earlier_visits(earlier: EarlierVisits, z: float = Z95, kept: int = KEPT_TIMES) -> list[Visit]:

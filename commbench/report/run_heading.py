@@ -71,7 +71,7 @@ def _causes(run: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
         *filter(None, (meaning, disturbances_text([run], measured))),
         *networks,
         *flags,
-        *settings_texts([run], {row.benchmark for row in rows}),
+        *settings_texts([run], rows),
         *torch,
     ]
 

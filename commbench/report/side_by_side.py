@@ -93,7 +93,7 @@ def side_by_side(
     notes = [
         *shared.notes,
         *label_notes(measured),
-        *settings_texts(records, {row.benchmark for row in measured}),
+        *settings_texts(records, measured),
         *_lost_texts(measured, len(rows)),
         *_sentences(others, headings),
         *_flags(measured),

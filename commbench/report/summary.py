@@ -342,7 +342,7 @@ class Summary:
 
     def settings(self) -> list[str]:
         """Those with which the runs measured."""
-        return settings_texts(self.results.records, {row.benchmark for row in self.results.rows})
+        return settings_texts(self.results.records, self.results.rows)
 
     def left_out(self) -> list[str]:
         """What is not in the figures and answers, and why."""

@@ -44,7 +44,7 @@ FLAGS = {
     ),
     "unregistered": Flag(
         "windows were asked for (registration=symmetric), and NCCL did not use them",
-        "the column reason has the settings that NCCL names: see docs/gpu.md",
+        "the column reason has the kernel that ran, or the settings that decide: see docs/gpu.md",
     ),
     "skewed": Flag(
         "ranks began a repetition more than 5 % of its time apart (column skew_s)",

@@ -247,7 +247,8 @@ class Row(Variables):
         "whether CUDA IPC was used; null where it does not apply"
     )
     registered: str | None = result(
-        "what the library used the buffers as, by its log: window, local, none; null: not known"
+        "what the library used the buffers as, by its log or kernels: window, local, none; null:"
+        " not known"
     )
     transport: str | None = result("transport that was used, as far as the library reports it")
     link: str | None = result(

@@ -25,7 +25,7 @@ from typing import Any, TextIO
 
 from commbench.core.states import UNFINISHED
 from commbench.core.terminal import TERMINAL, Terminal, printable
-from commbench.core.units import format_seconds
+from commbench.core.units import about_duration, format_seconds
 from commbench.core.variables import Case
 from commbench.results.columns import case_text
 from commbench.results.row import Row
@@ -197,7 +197,7 @@ class Reporter:
         self._state.cases = int(run.get("cases") or 0)
         timing = run.get("config", {}).get("timing", {})
         self._state.passes = int(timing.get("visits") or 1)
-        bound = format_seconds(run.get("at_most_s"))
+        bound = about_duration(run["at_most_s"])
         cases = f"{self._state.cases} case{'' if self._state.cases == 1 else 's'}"
         launches = run.get("launches", {})
         if launches.get("planned", 1) > 1:

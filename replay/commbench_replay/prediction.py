@@ -6,7 +6,7 @@ from __future__ import annotations
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,7 @@ COLUMNS = (
     ),
     TableColumn("predicted"),
 )
+NOT_BESIDE = "simulated times do not answer beside measured ones; give the simulated runs alone"
 MEANING = (
     "alone, here: predicted from the medians of the measured sizes. A step is the operations of the"
     " busiest rank one after another; nothing overlaps, and stragglers are not in it"
@@ -125,15 +126,28 @@ def predictions(
     model_rows = [row for row in cases if row.engine == MODEL_ENGINE]
     is_left_out = not any(row.engine == MODEL_ENGINE for row in usable)
     simulated = {(row.benchmark, row.layout) for row in model_rows if is_left_out}
+
+    def fitting(layouts: Iterable[str]) -> list[tuple[str, NamedWorkload]]:
+        """The layouts with as many ranks as a workload, and that workload."""
+        return [
+            (layout, named)
+            for layout in dict.fromkeys(layouts)
+            for workload_on in workloads
+            if (named := workload_on(Layout.parse(layout).size)).workload.ranks
+            == Layout.parse(layout).size
+        ]
+
     found = [
         _prediction(own, layout, named, waiting, simulated)
         for own in grouped(measured, lambda each: key(each.variables, PER_OPERATION)).values()
-        for layout in dict.fromkeys(each.variables.layout for each in own)
-        for workload_on in workloads
-        if (named := workload_on(Layout.parse(layout).size)).workload.ranks
-        == Layout.parse(layout).size
+        for layout, named in fitting(each.variables.layout for each in own)
     ]
     if not found:
+        if only_simulated := fitting(sorted(layout for _, layout in simulated)):
+            raise CommbenchError(
+                f"as many ranks as the job has were only simulated, on {only_simulated[0][0]}, and"
+                f" {NOT_BESIDE}, or measure the job's operations with sizes=octaves"
+            )
         raise CommbenchError(
             f"no layout with as many ranks as the job is among {len(cases)} cases; measure the"
             " job's operations with sizes=octaves"
@@ -220,9 +234,8 @@ def _best_family(
     if not candidates:
         if (name, place) in simulated:
             return (
-                f"{name} was only simulated on {place}, and simulated times do not answer beside"
-                " measured ones; give the simulated runs alone, or measure it with: commbench"
-                f" benchmark={name} layout={place} sizes=octaves"
+                f"{name} was only simulated on {place}, and {NOT_BESIDE}, or measure it with:"
+                f" commbench benchmark={name} layout={place} sizes=octaves"
             )
         return (
             f"{name} was not measured on {place}; measure it with: commbench benchmark={name}"

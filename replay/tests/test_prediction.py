@@ -177,6 +177,13 @@ def test_a_simulated_case_beside_real_ones_is_the_reason_that_is_given() -> None
         only(real, simulated)
 
 
+def test_a_layout_that_was_only_simulated_beside_real_ones_is_named() -> None:
+    real = reduced({MIB: 2.0})
+    simulated = measured("all_reduce", 1e-9, engine="virtual", backend="simulated")
+    with pytest.raises(CommbenchError, match="the job has were only simulated, on 1x4, and"):
+        only(real, simulated, job=f"ddp params={MIB // 4} dtype=float32 ranks=4")
+
+
 def test_the_text_says_from_which_sizes_each_time_is_and_how_far_off_it_may_be() -> None:
     rows = [measured("all_gather", 1e-9), measured("reduce_scatter", 2e-9)]
     text = " ".join(text_of(FSDP.replace("params=", "params=1"), *rows).split())

@@ -64,7 +64,7 @@ def test_the_main_job_and_its_readers_need_neither_annex_nor_feature(
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-@pytest.mark.parametrize("group", ["experiment", "backend", "benchmark"])
+@pytest.mark.parametrize("group", ["experiment", "backend", "benchmark", "timing"])
 def test_a_file_of_a_feature_is_unknown_without_it(
     group: str, feature: str, tmp_path: Path
 ) -> None:
@@ -95,6 +95,7 @@ def test_what_the_annex_would_do_is_refused_in_one_line(
         ("overlap", "compute=100us"),
         ("traffic", "traffic=ring"),
         ("accuracy", "payload=rounding"),
+        ("streams", "+timing.duration_s=1"),
     ],
 )
 def test_a_key_of_a_feature_is_refused_with_its_name(
@@ -102,7 +103,7 @@ def test_a_key_of_a_feature_is_refused_with_its_name(
 ) -> None:
     env = without(tmp_path, f"features/{feature}")
     refused = run(env, tmp_path, "backend=simulated", key)
-    needed = f"{key} needs commbench.features.{feature}, which is not there"
+    needed = f"{key.lstrip('+')} needs commbench.features.{feature}, which is not there"
     assert (refused.returncode, refused.stderr) == (2, f"commbench: {needed}\n")
 
 

@@ -587,7 +587,7 @@ def test_a_round_of_pairs_gives_every_pair_a_row_and_samples_of_its_own(tmp_path
 def test_a_soak_keeps_a_time_line_of_all_repetitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("commbench.measure.soak.FLUSH_S", 0.02)
+    monkeypatch.setattr("commbench.features.streams.soak.FLUSH_S", 0.02)
     monkeypatch.setattr("commbench.measure.blocks.BLOCK_STAMPS", 2000)
     real = Recorder.record
     begin = time.monotonic()
@@ -680,7 +680,7 @@ def test_a_soak_whose_writer_has_a_bug_is_broken_with_the_reason(
         raise ValueError("a bug in the writer")
 
     monkeypatch.setattr(Parquet, "cases", broken)
-    monkeypatch.setattr("commbench.measure.soak.FLUSH_S", 0.0)
+    monkeypatch.setattr("commbench.features.streams.soak.FLUSH_S", 0.0)
     with pytest.raises(WorldBroken, match=r"rank 0 on .*: ValueError: a bug in the writer"):
         simulated(
             tmp_path, "benchmark=p2p_latency", "sizes=[8]", "timing=soak", "timing.duration_s=1"

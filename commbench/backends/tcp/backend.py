@@ -13,7 +13,7 @@ from typing import Any
 from commbench.backends.buffers.memory import HostBuffer, rotation_pool
 from commbench.core.case import World
 from commbench.core.errors import ConfigError, WorldBroken
-from commbench.core.program import BufferSpec, Message, Program, Read, Write, operation_of
+from commbench.core.program import BufferSpec, Message, Program, operation_of
 from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator, Runner
 from commbench.core.units import INT_MAX
 from commbench.core.variables import Case, Device, Ipc, Mode
@@ -138,8 +138,9 @@ class TcpCommunicator(RankCommunicator):
             self.endpoint.disconnect(keys)
         self.endpoint.connect([*keys, *self._barrier_keys()])
         lowering = TcpLowering(self.endpoint, self.ranks, self.hosted[0], mode.streams, buffers)
-        if any(isinstance(step, Write | Read) for step in program.steps):
-            return lowering.stream(program, mode.stream_threads)
+        if program.runner is not None:
+            own: Runner = program.runner(lowering, program, mode)
+            return own
         lower = with_own_steps(lowering.call, self, mode.engine)
         return PythonRunner(Lowered.of(program, mode.sync, lower), rotation_pool(buffers))
 

@@ -29,17 +29,13 @@ from commbench.core.program import (
     Copy,
     In,
     Operation,
-    Program,
-    Read,
     Recv,
     Send,
     Start,
     Step,
     View,
     WaitAll,
-    Write,
 )
-from commbench.core.variables import StreamThreads
 from commbench.engines.compute import compute_call
 from commbench.engines.lowered import NO_CALL, Call, Rotating
 from commbench.runtime.peer_listener import (
@@ -58,7 +54,6 @@ from .connection import (
     io_vectors,
     tcp_info,
 )
-from .stream import Lane, Lanes, StreamRunner
 
 BARRIER = -1  # the stream of the barriers' bytes
 OPENED = -2  # and of connections that are made while the clock runs
@@ -218,8 +213,8 @@ class TcpLowering:
         streams: int,
         buffers: Mapping[str, HostBuffer],
     ) -> None:
-        self._endpoint = endpoint
-        self._ranks = ranks
+        self.endpoint = endpoint
+        self.ranks = ranks
         self._rank = rank
         self._streams = streams
         self._buffers = buffers
@@ -257,9 +252,9 @@ class TcpLowering:
                     " needs"
                 )
             case Barrier():
-                pairs = barrier_partners(self._rank, len(self._ranks))
+                pairs = barrier_partners(self._rank, len(self.ranks))
                 rounds = [
-                    tuple(self._endpoint[self._ranks[peer], BARRIER] for peer in pair)
+                    tuple(self.endpoint[self.ranks[peer], BARRIER] for peer in pair)
                     for pair in pairs
                 ]
                 return Call(disseminate, (rounds, memoryview(bytearray(1)))) if rounds else NO_CALL
@@ -280,27 +275,6 @@ class TcpLowering:
                 self._receives.append((peer, data))
             case _:
                 raise Unsupported(f"tcp can't start a {type(operation).__name__} without waiting")
-
-    def stream(self, program: Program, threads: StreamThreads) -> StreamRunner:
-        """The runner of a program of writes and reads; its messages are the slots that they
-        name."""
-        steps = [step for step in program.steps if isinstance(step, Write | Read)]
-        sends, receives = (
-            Lanes(
-                tuple(
-                    Lane(
-                        self._endpoint[self._ranks[step.peer], step.data.slot],
-                        memoryview(self._elements(step.data, 0)).cast("B"),
-                    )
-                    for step in dict.fromkeys(steps)
-                    if isinstance(step, kind)
-                ),
-                threads,
-            )
-            for kind in (Write, Read)
-        )
-        writes = len(steps) // (2 if sends.lanes and receives.lanes else 1)
-        return StreamRunner(self.call(Barrier()), self._endpoint.threads, sends, receives, writes)
 
     def _wait(self) -> Call:
         messages = tuple(self._sends), tuple(self._receives)
@@ -324,7 +298,7 @@ class TcpLowering:
         if not transfers:
             return NO_CALL
         if len(transfers) > 1:
-            threads = self._endpoint.threads
+            threads = self.endpoint.threads
             threads.reserve(0 if first.small else len(transfers) - 1)
             return Call(
                 threads.move_small if first.small else threads.move, (Rotating(tuple(copies)),)
@@ -343,17 +317,17 @@ class TcpLowering:
         views: dict[PeerStream, list[memoryview]] = {}
         for peer, data in messages:
             for stream, part in enumerate(
-                cut(memoryview(self._elements(data, copy)).cast("B"), self._streams)
+                cut(memoryview(self.elements(data, copy)).cast("B"), self._streams)
             ):
                 if len(part):
-                    views.setdefault((self._ranks[peer], stream), []).append(part)
-        return tuple((self._endpoint[key], io_vectors(parts)) for key, parts in views.items())
+                    views.setdefault((self.ranks[peer], stream), []).append(part)
+        return tuple((self.endpoint[key], io_vectors(parts)) for key, parts in views.items())
 
-    def _elements(self, view: View, copy: int) -> Any:
+    def elements(self, view: View, copy: int) -> Any:
         return self._buffers[view.buffer].words(view.slot, copy)[view.elements]
 
     def _rotating_elements(self, view: View) -> Rotating:
-        return Rotating(tuple(self._elements(view, copy) for copy in range(self._pool)))
+        return Rotating(tuple(self.elements(view, copy) for copy in range(self._pool)))
 
 
 def cut(view: memoryview, parts: int) -> list[memoryview]:

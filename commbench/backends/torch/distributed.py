@@ -135,13 +135,14 @@ class TorchCommunicator(RankCommunicator):
         return TorchLowering(self.group, buffers)
 
     @contextmanager
-    def profiled(self, path: Path) -> Iterator[None]:
+    def profiled(self, path: Path | None) -> Iterator[Any]:
         """See Communicator; the block is one step of the profile."""
         from torch.profiler import profile, record_function
 
         with profile(record_shapes=True) as recorded, record_function("ProfilerStep#0"):
-            yield
-        recorded.export_chrome_trace(str(path))
+            yield recorded
+        if path is not None:
+            recorded.export_chrome_trace(str(path))
 
     def facts(self) -> dict[str, Any]:
         import torch

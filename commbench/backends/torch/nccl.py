@@ -8,10 +8,11 @@ first would wait for each other. A batch has no order inside.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from commbench.backends.nccl_library import LoadedNccl, NcclBackend, NcclLog
@@ -133,6 +134,14 @@ class NcclCommunicator(CudaCommunicator):
             self.gpu.synchronise()
             memory.release()
 
+    @contextmanager
+    def profiled(self, path: Path | None) -> Iterator[Any]:
+        """See Communicator. The kernels are known where torch's profiler finds CUPTI."""
+        with super().profiled(path) as recorded:
+            yield recorded
+            self.gpu.synchronise()
+        self._log.kernels += kernel_names(recorded.events())
+
     def runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
         if self._memory is not None:
             self._memory.register()
@@ -159,6 +168,11 @@ class NcclCommunicator(CudaCommunicator):
             "loaded": f"{own}{place}, {name} {version} {loaded.origin if loaded else 'in torch'}",
             **self._log.facts(),
         }
+
+
+def kernel_names(events: Iterable[Any]) -> list[str]:
+    """Of torch.profiler's events: what ran on a GPU."""
+    return [event.name for event in events if event.device_type.name == "CUDA"]
 
 
 def built_for() -> str:

@@ -159,10 +159,10 @@ def check_store(store: Path) -> None:
 
 @dataclass(frozen=True)
 class BaselineCase:
-    """A case of a store: the variables of its newest row, and its launches, oldest first; none
-    where no run could measure it."""
+    """A case of a store: its rows and its launches, oldest first; no launches where no run could
+    measure it."""
 
-    row: Row
+    rows: tuple[Row, ...]
     launches: tuple[HealthyLaunch, ...]
 
 
@@ -172,15 +172,17 @@ def healthy_launches(store: str | Path, key: StoreKey) -> dict[str, BaselineCase
 
     Raises Unreadable, in one line, where a run of the store can't be read or has another schema.
     """
-    rows: dict[str, Row] = {}
+    rows: dict[str, list[Row]] = {}
     launches: dict[str, list[HealthyLaunch]] = {}
     for run in stored_runs(Path(store), key):
         record, cases = read_stored_run(run)
         day = day_of(record.get("started_at"))
         for row in cases:
-            rows[row.case_id] = row
+            rows.setdefault(row.case_id, []).append(row)
             launches.setdefault(row.case_id, []).extend(launches_of(row, day))
-    return {case_id: BaselineCase(row, tuple(launches[case_id])) for case_id, row in rows.items()}
+    return {
+        case_id: BaselineCase(tuple(own), tuple(launches[case_id])) for case_id, own in rows.items()
+    }
 
 
 def day_of(started_at: object) -> str:

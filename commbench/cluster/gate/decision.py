@@ -86,8 +86,8 @@ class GateCase:
     """A case of the results, the store, or both. `rows`: of the results, one a run; `row`: any one.
 
     `healthy` and `new`: the launches of the store and of the results. `is_new_only`: the store has
-    no row of it; `was_measured`: some run of the store could measure it; `healthy_row`: one that
-    the store has.
+    no row of it; `was_measured`: some run of the store could measure it; `healthy_rows`: of the
+    store, but for the runs that are judged.
     """
 
     row: Row
@@ -96,7 +96,7 @@ class GateCase:
     new: Sequence[HealthyLaunch]
     is_new_only: bool
     was_measured: bool
-    healthy_row: Row | None = None
+    healthy_rows: Sequence[Row] = ()
 
     @property
     def unmeasured_rows(self) -> list[Row]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from commbench.cluster.baseline.healthy_launches import GROUP_OF, Grouping, level_spread
 from commbench.cluster.baseline.store import (
+    BaselineCase,
     StoreKey,
     check_store,
     day_of,
@@ -30,6 +31,7 @@ from commbench.results.columns import grouped, row_order
 from commbench.stats.thresholds import SUSPECT_SPREADS, USUAL_LEVELS
 
 MOST_KEYS = 4  # that a message lists
+NOT_STORED = BaselineCase((), ())
 SINGULAR: dict[Grouping, str] = {"days": "one day", "sets of hosts": "one set of hosts"}
 
 
@@ -84,16 +86,15 @@ def _cases_of_key(
     }
     for case_id in {**by_case, **stored}:
         own = by_case.get(case_id, [])
-        baseline = stored.get(case_id)
-        launches = baseline.launches if baseline else ()
+        baseline = stored.get(case_id, NOT_STORED)
         yield GateCase(
-            row=own[0] if own else stored[case_id].row,
+            row=(own or baseline.rows)[-1],
             rows=own,
-            healthy=[launch for launch in launches if launch.run_id not in runs],
+            healthy=[launch for launch in baseline.launches if launch.run_id not in runs],
             new=[launch for row in own for launch in launches_of(row, days[row.run_id])],
-            is_new_only=baseline is None,
-            was_measured=bool(launches),
-            healthy_row=baseline.row if baseline else None,
+            is_new_only=not baseline.rows,
+            was_measured=bool(baseline.launches),
+            healthy_rows=[row for row in baseline.rows if row.run_id not in runs],
         )
 
 
@@ -127,7 +128,7 @@ def _findings(
     for each in answers:
         if each.finding:
             yield f"{each.name}: {each.finding}."
-    healthy = [case.healthy_row for case in judged if case.healthy_row is not None]
+    healthy = (row for case in judged for row in case.healthy_rows)
     for text in changes_beside_times(healthy, (row for case in judged for row in case.rows)):
         yield f"{text}."
     yield from filter(None, (check.finding for check in checks_of(summary).checks))

@@ -138,9 +138,9 @@ def other_bits(found: Sequence[Sums]) -> list[str]:
         for kind, shares in _by_kind(found).items()
         if any(shares)
     ]
-    unlike = [len(set(each.hashes)) for each in found if len(set(each.hashes)) > 1]
-    if unlike:
-        other.append(f"in launches ({max(unlike)} different of {len(found[0].hashes)})")
+    most_unlike = max((each.hashes for each in found), key=lambda hashes: len(set(hashes)))
+    if len(set(most_unlike)) > 1:
+        other.append(f"in launches ({len(set(most_unlike))} different of {len(most_unlike)})")
     return other
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from sample_cases import case_row
+
 from commbench.analysis.effective_settings import settings_texts
 
-STREAM = ["stream"]
+STREAM = [case_row(benchmark="stream", stream_threads="one")]
 NODE = {"network.tcp_rmem_bytes": "4096 131072 6291456", "network.tcp_wmem_bytes": "4096 16384 8"}
 
 
@@ -31,7 +33,7 @@ def test_streams_tell_how_their_connections_begin() -> None:
 
 
 def test_other_benchmarks_and_runs_of_other_programs_do_not() -> None:
-    assert settings_texts([tcp()], ["p2p_latency"]) == []
+    assert settings_texts([tcp()], [case_row(benchmark="p2p_latency")]) == []
     assert settings_texts([{"run_id": "theirs"}], STREAM) == []
 
 

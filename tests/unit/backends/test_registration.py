@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from shown_gpus import hgx, shown
 
 from commbench.backends.nccl_library import LoadedNccl
 from commbench.backends.torch import registered_memory
-from commbench.backends.torch.nccl import Nccl
+from commbench.backends.torch.nccl import Nccl, kernel_names
 from commbench.backends.torch.registered_memory import RegisteredMemory
 from commbench.core.layout import Layout
 from commbench.measure.plan import plan
@@ -115,6 +116,14 @@ def test_a_case_allocates_registers_once_and_ends_it(
         pass
     unused.release()
     assert log[-1] == ("out", pool), "what was not registered is not ended"
+
+
+def test_the_kernels_of_a_profile_are_what_ran_on_a_gpu() -> None:
+    from torch.autograd import DeviceType
+
+    on_gpu = SimpleNamespace(device_type=DeviceType.CUDA, name="ncclSymkDevKernel_AllGather_ST")
+    on_host = SimpleNamespace(device_type=DeviceType.CPU, name="c10d::allgather_")
+    assert kernel_names([on_host, on_gpu]) == ["ncclSymkDevKernel_AllGather_ST"]
 
 
 def test_registered_cases_are_right_in_worlds_of_the_stand_in(

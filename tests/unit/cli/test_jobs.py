@@ -74,7 +74,8 @@ def test_a_layout_that_this_machine_has_not_is_planned_for_the_cluster(
         and "every case: layout 4x2, dtype float32" in out
         and out.count("nothing was started") == 2
     )
-    *each_min, all_min = map(float, re.findall(r"(?:measure,|jobs:) at most ([\d.]+) min", out))
+    found = re.findall(r"(?:measure,|jobs:) about [\d.]+ m?s to ([\d.]+) min", out)
+    *each_min, all_min = map(float, found)
     assert len(each_min) == 2 and all_min == pytest.approx(sum(each_min), rel=0.05)
 
 

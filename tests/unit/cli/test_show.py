@@ -196,11 +196,14 @@ def test_a_plan_is_sorted_and_shows_what_varies(
     assert lines[-1].startswith("simulated, timing default: 16 cases, 16 to measure, about ")
 
 
-def test_fixed_repetitions_have_no_time_but_the_budgets(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fixed_repetitions_take_from_their_setup_to_the_budget(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     words = ("backend=simulated", "timing=fixed", "sizes=[8]", "layout=1x2", "plan=true")
-    status, lines = run_command(capsys, *words)
-    assert status == 0 and lines[0].endswith(" at most")
-    assert ", at most " in lines[-1] and " about " not in lines[-1]
+    status, lines = run_command(capsys, *words, "benchmark=p2p_latency")
+    assert status == 0 and lines[0].endswith(" about")
+    assert lines[1].endswith(" 367 ms to 13 min")
+    assert lines[-1].endswith("1 to measure, about 367 ms to 13 min; nothing was started")
 
 
 def test_a_plan_of_thousands_of_ranks_is_read_at_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,11 +15,11 @@ from commbench.backends.simulated.backend import SimulatedCommunicator
 from commbench.backends.simulated.virtual import VirtualRunner
 from commbench.core.errors import Unsupported
 from commbench.core.variables import Mode
+from commbench.features.streams.soak import Timer
 from commbench.measure.case import CaseVisit
 from commbench.measure.plan import plan
 from commbench.measure.plan_facts import PlanFacts
 from commbench.measure.samples import Outcome, Refused, Samples
-from commbench.measure.soak import Timer
 from commbench.measure.visit_setup import VisitSetup
 from commbench.runtime.control import hosted_world
 from commbench.runtime.heartbeat import Progress

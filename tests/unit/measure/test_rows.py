@@ -47,7 +47,7 @@ from commbench.measure.rows import (
 )
 from commbench.measure.samples import Block, Counts, Failure, Refused, Samples, Wrong
 from commbench.measure.time_limits import max_repetitions
-from commbench.measure.transports import TransportEvidence
+from commbench.measure.transports import CaseLines, TransportEvidence
 from commbench.measure.visit_setup import VisitSetup
 from commbench.measure.visits import CaseRecord, estimate
 from commbench.results.columns import CASES, SAMPLES
@@ -514,11 +514,11 @@ def test_skew_is_unknown_between_nodes_and_known_within_one() -> None:
     assert seen.warnings == () and seen.skew_s == 0
 
 
-def test_a_soak_says_how_much_of_it_was_not_measured() -> None:
+def test_a_row_has_what_a_feature_found_out_about_its_visit() -> None:
     planned = planned_of("all_reduce")
     calm = samples(CALM)
-    seen = row_of(planned, replace(calm, stop_reason="duration", spent_s=60.0, unmeasured_s=0.7))
-    assert (seen.reason, seen.unmeasured_s) == (None, 0.7)
+    seen = row_of(planned, replace(calm, findings={"unmeasured_s": 0.7}))
+    assert seen.unmeasured_s == 0.7
     assert row_of(planned, calm).unmeasured_s is None
 
 
@@ -736,7 +736,8 @@ def test_several_operations_have_no_load_and_no_algorithm() -> None:
     for algorithm in ("RING", "TREE", "NVLS"):
         assert wire_gb_per_s(planned, 100.0, algorithm) is None
     log = (Chosen("AllReduce", planned.case.message_bytes, "RING"),)
-    assert TransportEvidence(algorithms=log).algorithm(planned) is None
+    evidence = TransportEvidence(lines={planned.case.case_id: CaseLines(log)})
+    assert evidence.algorithm(planned) is None
 
 
 def test_nvls_is_above_the_link_in_busbw_and_below_it_on_the_wire() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -54,14 +55,15 @@ class Control:
         return [value] * self._size
 
 
-def read(*looks: tuple[str, tuple[int, ...]]) -> LogReader:
+def read(*looks: tuple[str, tuple[int, ...]], visited: Sequence[Planned] = ()) -> LogReader:
     """What a rank has seen: texts that a log grew by, and the ranks that used a communicator
-    then."""
+    then; all in visits of these cases."""
     reader = LogReader()
     text = ""
+    row_ids = [row_id for planned in visited for row_id in planned.case.row_ids]
     for more, members in looks:
         text += more
-        reader.read({"nccl_log": text}, members)
+        reader.read({"nccl_log": text}, members, row_ids)
     return reader
 
 
@@ -241,16 +243,23 @@ def test_a_plugin_over_libfabric_is_named_with_its_provider() -> None:
 def test_an_algorithm_is_that_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """NCCL_ALGO does not decide: NCCL ignores it where it does not apply, as for messages."""
     monkeypatch.setenv("NCCL_ALGO", "Ring")
-    evidence = TransportEvidence().extended([], read((TUNING, tuple(range(8)))))
-    assert evidence.algorithm(planned_of("all_reduce", "1x8")) == "NVLS"
-    for benchmark in ("broadcast", "p2p_latency", "exchange"):
-        assert evidence.algorithm(planned_of(benchmark, "1x8")) is None
+    names = ("broadcast", "p2p_latency", "exchange", "all_reduce")
+    *others, reduced = (planned_of(benchmark, "1x8") for benchmark in names)
+    reader = read((TUNING, tuple(range(8))), visited=[*others, reduced])
+    evidence = TransportEvidence().extended([], reader)
+    assert evidence.algorithm(reduced) == "NVLS"
+    assert [evidence.algorithm(planned) for planned in others] == [None] * 3
     assert TransportEvidence().algorithm(planned_of("all_reduce", "1x8")) is None
 
 
 NO_WINDOWS = "h:1:2 [0] NCCL INFO Symmetric memory is not supported. cuMemEnable 0\n"
 KERNEL = "h:1:2 [0] NCCL INFO AllReduce [Symmetric]: 4000 Bytes -> Kernel {} nchannels 8\n"
 REGISTERED = "h:1:2 [0] NCCL INFO register comm 0x5 buffer 0x7 size 4096\n"
+
+
+def asking(registration: Any) -> Planned:
+    planned = planned_of("all_reduce", "1x8")
+    return replace(planned, case=replace(planned.case, registration=registration))
 
 
 @pytest.mark.parametrize(
@@ -268,10 +277,63 @@ REGISTERED = "h:1:2 [0] NCCL INFO register comm 0x5 buffer 0x7 size 4096\n"
 def test_buffers_are_registered_as_the_log_says(
     asked: str, text: str, registered: str | None, reason: str | None
 ) -> None:
-    evidence = TransportEvidence().extended([], read((text, tuple(range(8)))))
-    planned = planned_of("all_reduce", "1x8")
-    planned = replace(planned, case=replace(planned.case, registration=asked))
+    planned = asking(asked)
+    reader = read((text, tuple(range(8))), visited=[planned])
+    evidence = TransportEvidence().extended([], reader)
     assert evidence.of(planned)["registered"] == registered
+    assert evidence.unregistered(planned) == reason
+
+
+def test_each_case_of_a_sweep_is_judged_by_the_lines_of_its_own_visits() -> None:
+    """Of one process, in two passes."""
+    texts = {
+        "none": TUNING,
+        "local": REGISTERED + TUNING,
+        "symmetric": KERNEL.format("AllReduce_RSxLDMC_AGxSTMC"),
+    }
+    reader = LogReader()
+    text = ""
+    for asked in (*texts, *texts):
+        text += texts[asked]
+        reader.read({"nccl_log": text}, range(8), asking(asked).case.row_ids)
+    evidence = TransportEvidence().extended([], reader)
+    seen = {asked: evidence.of(asking(asked))["registered"] for asked in texts}
+    assert seen == {"none": None, "local": "local", "symmetric": "window"}
+    algorithms = [evidence.algorithm(asking(asked)) for asked in texts]
+    assert algorithms == ["NVLS", "NVLS", "AllReduce_RSxLDMC_AGxSTMC"]
+
+
+def test_lines_of_others_make_no_buffer_of_a_case_registered() -> None:
+    reader = read((REGISTERED, tuple(range(8))), visited=[asking("symmetric")])
+    assert TransportEvidence().extended([], reader).of(asking("local"))["registered"] is None
+
+
+@pytest.mark.parametrize(
+    ("kernel", "registered", "algorithm"),
+    [
+        (
+            "ncclSymkDevKernel_AllReduce_RSxLDMC_AGxSTMC_sum_f32(ncclSymkDevWorkArgs4K)",
+            "window",
+            "AllReduce_RSxLDMC_AGxSTMC",
+        ),
+        ("ncclSymDevKernel_AllGather_STMC(ncclSymDevArgs)", "window", "AllGather_STMC"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "none", None),
+        ("Memcpy DtoD (Device -> Device)", None, None),
+    ],
+)
+def test_the_kernels_of_a_profiled_call_are_proof(
+    kernel: str, registered: str | None, algorithm: str | None
+) -> None:
+    before, planned = asking("none"), asking("symmetric")
+    reader = LogReader()
+    reader.read({"nccl_log": "", "nccl_kernels": ["of others"]}, range(8), before.case.row_ids)
+    names = ["of others", "void fill_kernel", kernel]
+    reader.read({"nccl_log": "", "nccl_kernels": names}, range(8), planned.case.row_ids)
+    evidence = TransportEvidence().extended([], reader)
+    assert evidence.of(planned)["registered"] == registered
+    assert evidence.algorithm(planned) == algorithm and evidence.algorithm(before) is None
+    name = kernel.partition("(")[0]
+    reason = f"NCCL used no symmetric memory and ran {name}" if registered == "none" else None
     assert evidence.unregistered(planned) == reason
 
 
@@ -281,7 +343,8 @@ def test_a_line_has_the_bytes_of_a_block() -> None:
     )
     planned = planned_of("all_gather", "1x8")
     for logged_bytes, algorithm in ((planned.case.message_bytes // 8, "RING"), (4000, None)):
-        reader = read((f"{line.format(logged_bytes)}\n", tuple(range(8))))
+        text = f"{line.format(logged_bytes)}\n"
+        reader = read((text, tuple(range(8))), visited=[planned])
         assert TransportEvidence().extended([], reader).algorithm(planned) == algorithm
 
 

@@ -86,7 +86,8 @@ def test_a_case_has_the_launches_of_all_runs_of_its_key_with_run_hosts_and_day(
     assert [launch.run_id for launch in first.launches] == [run.name for run in runs]
     assert [launch.day for launch in first.launches] == ["2026-01-01", "2026-01-02", "2026-01-03"]
     assert [launch.hosts for launch in first.launches] == ["n1", "n2", "n3"]
-    assert first.row.library == LIBRARY and first.row.env == ()
+    assert [row.run_id for row in first.rows] == [run.name for run in runs]
+    assert first.rows[-1].library == LIBRARY and first.rows[-1].env == ()
 
 
 def test_a_rigorous_run_counts_as_the_launches_that_it_made(tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ def test_a_skipped_case_is_known_without_launches(tmp_path: Path) -> None:
     run = healthy_run(tmp_path, 1, change=skipped)
     add_runs(tmp_path / "store", [run])
     cases = healthy_launches(tmp_path / "store", store_key(load_run(run))).values()
-    counts = {case.row.benchmark: len(case.launches) for case in cases}
+    counts = {case.rows[-1].benchmark: len(case.launches) for case in cases}
     assert counts == {"all_reduce": 1, "broadcast": 0, "p2p_latency": 1}
 
 

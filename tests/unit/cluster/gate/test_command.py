@@ -165,6 +165,22 @@ def test_other_bits_than_the_healthy_runs_are_a_finding_that_fails_nothing(
     assert out.count("other bits") == 3, "of each operation one size"
 
 
+def test_bits_that_the_older_healthy_runs_have_are_not_other_bits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def with_bits(text: str) -> Change:
+        return lambda values: values | {"launch_hashes": [text]}
+
+    for number in range(8):
+        bits = with_bits("newest" if number == 7 else "usual")
+        healthy_run(tmp_path / "healthy", number, day=1 + number, change=bits)
+    baseline(["add", str(tmp_path / "healthy"), "--baseline", str(tmp_path / "store")])
+    for number in range(100, 105):
+        healthy_run(tmp_path / "results", number, day=number - 90, change=with_bits("usual"))
+    assert accept([str(tmp_path / "results"), "--baseline", str(tmp_path / "store")]) == 0
+    assert "other bits" not in capsys.readouterr().out
+
+
 # ---------------------------------------------------------------- files
 
 

@@ -57,6 +57,12 @@ def test_launches_of_all_runs_are_told_by_their_hashes() -> None:
     assert "other bits in launches (2 different of 2);" in sentence
 
 
+def test_the_launches_that_differ_most_are_those_of_one_size() -> None:
+    rows = [row(), row(message_bytes=2048, launch_hashes=["aa", "bb", "cc", "aa"])]
+    (sentence,) = sentences(sums_of(rows))
+    assert "other bits in launches (3 different of 4);" in sentence
+
+
 def test_results_that_are_not_finite_do_not_break_it() -> None:
     table = derived([row(error_ulp_max=float("inf"), error_ulp_rms=float("nan"))]).table
     assert "inf" in table.rows[0][3]

@@ -13,7 +13,6 @@ from commbench.benchmarks.all_reduce import AllReduce
 from commbench.benchmarks.each_node import OnEachNode
 from commbench.benchmarks.p2p_bandwidth import P2PBandwidth
 from commbench.benchmarks.p2p_latency import P2PLatency
-from commbench.benchmarks.stream import Stream
 from commbench.core.case import Benchmark
 from commbench.core.errors import ConfigError
 from commbench.core.program import Matmul, MemoryStream, Program, Sleep, Start, WaitAll
@@ -24,6 +23,7 @@ from commbench.features.overlap.overlapped import (
     compute_time_ns,
     overlap_cases,
 )
+from commbench.features.streams.stream import Stream
 
 TIMED: tuple[Timed, ...] = ("communication", "compute", "together", "compute_beside")
 

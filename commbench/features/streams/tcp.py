@@ -18,10 +18,22 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.variables import StreamThreads
+from commbench.backends.tcp.connection import Connection, ThreadPool
+from commbench.backends.tcp.lowering import TcpLowering
+from commbench.core.program import Barrier, Program, Recv, Send
+from commbench.core.variables import Mode, StreamThreads
 from commbench.engines.lowered import Call, measured_calls, now_ns
 
-from .connection import Connection, ThreadPool
+
+@dataclass(frozen=True)
+class Write(Send):
+    """The sender waits until there is room for the message, and for no answer. Whichever connection
+    of the pair has room takes the next one."""
+
+
+@dataclass(frozen=True)
+class Read(Recv):
+    """The other end of a Write."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +55,28 @@ class Lanes:
     def by_thread(self) -> list[tuple[Lane, ...]]:
         """The connections that each thread drives."""
         return [(lane,) for lane in self.lanes] if self.threads == "each" else [self.lanes]
+
+
+def stream_runner(lowering: TcpLowering, program: Program, mode: Mode) -> StreamRunner:
+    """That of a program of writes and reads; its messages are the slots that they name."""
+    steps = [step for step in program.steps if isinstance(step, Write | Read)]
+    sends, receives = (
+        Lanes(
+            tuple(
+                Lane(
+                    lowering.endpoint[lowering.ranks[step.peer], step.data.slot],
+                    memoryview(lowering.elements(step.data, 0)).cast("B"),
+                )
+                for step in dict.fromkeys(steps)
+                if isinstance(step, kind)
+            ),
+            mode.stream_threads,
+        )
+        for kind in (Write, Read)
+    )
+    writes = len(steps) // (2 if sends.lanes and receives.lanes else 1)
+    threads = lowering.endpoint.threads
+    return StreamRunner(lowering.call(Barrier()), threads, sends, receives, writes)
 
 
 class StreamRunner:

@@ -1,16 +1,20 @@
-"""The repetitions of a stream by intervals of time: one that lies in two intervals counts in each
-by its share, so that an interval tells the bytes that arrived in it."""
+"""The repetitions of a soak by intervals of time."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .samples import NS_PER_S, Counts
+from commbench.measure.samples import NS_PER_S, Counts
+from commbench.stats.series import Series
 
 
 class StreamIntervals:
-    """Intervals of the receiver's clock, from the start of the first measured repetition on.
+    """Intervals of the receiver's clock, from the start of the first measured repetition on. One
+    that lies in two intervals counts in each by its share, so that an interval tells the bytes that
+    arrived in it.
 
     Between two blocks nothing is measured: `busy_s` is the time of an interval without that.
     """
@@ -67,3 +71,43 @@ class StreamIntervals:
             )
             for number, (repetitions, busy_s) in enumerate(parts.tolist(), self._open)
         ]
+
+
+class StartIntervals:
+    """Aggregates the repetitions that began in the same interval of one rank's clock."""
+
+    def __init__(self, rank: int, interval_s: float) -> None:
+        self._rank = rank
+        self._interval_ns = round(interval_s * NS_PER_S)
+        self._open = -1
+        self._times = np.zeros(0)
+        self._operations = 1
+
+    def add(self, starts: NDArray[np.int64], times: Series, operations: int) -> list[Counts]:
+        """The aggregates of the intervals that have ended; the last one stays open."""
+        self._operations = operations
+        index = starts // self._interval_ns
+        closed: list[Counts] = []
+        edges = [0, *(np.flatnonzero(np.diff(index)) + 1).tolist(), len(index)]
+        for begin, end in pairwise(edges):
+            if index[begin] != self._open:
+                closed += self.close()
+                self._open = int(index[begin])
+            self._times = np.concatenate([self._times, times[begin:end]])
+        return closed
+
+    def close(self) -> list[Counts]:
+        if not len(self._times):
+            return []
+        each = self._times / self._operations
+        aggregates = {
+            "interval.repetitions": len(each),
+            # the rest of the interval is barriers and decisions
+            "interval.busy_s": self._times.sum(),
+            "interval.min_s": each.min(),
+            "interval.median_s": np.median(each),
+            "interval.max_s": each.max(),
+        }
+        self._times = np.zeros(0)
+        begin_ns = self._open * self._interval_ns
+        return [Counts(self._rank, begin_ns, aggregates)]

@@ -1,4 +1,4 @@
-"""The repetitions of a stream by intervals of time."""
+"""The repetitions of a soak by intervals of time."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from numpy.random import default_rng
 from numpy.typing import NDArray
 
+from commbench.features.streams.intervals import StartIntervals, StreamIntervals
 from commbench.measure.samples import Counts
-from commbench.measure.stream_intervals import StreamIntervals
 
 MS = 1_000_000
 BEGIN = 7 * 10**15  # of the clock of some machine
@@ -73,3 +73,43 @@ def test_nothing_is_lost_however_the_blocks_are_cut() -> None:
     assert repetitions.sum() == pytest.approx(200)
     assert busy_s.sum() == pytest.approx(ends[-1] * 1e-3, rel=1e-6)
     assert begins_s == pytest.approx(np.arange(len(begins_s)) * 0.01)
+
+
+# ---------------------------------------------------------------- by their starts
+
+
+def starts_of(elapsed_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.cumsum(elapsed_ns) - elapsed_ns
+
+
+def test_times_of_samples_of_several_operations_are_per_operation() -> None:
+    elapsed = np.array([2, 4, 4, 4, 4]) * MS
+    intervals = StartIntervals(rank=0, interval_s=0.01)
+    seen = intervals.add(starts_of(elapsed), elapsed * 1e-9, operations=2) + intervals.close()
+    assert [
+        [counts.values[f"interval.{name}_s"] for name in ("min", "median", "max", "busy")]
+        for counts in seen
+    ] == [
+        pytest.approx([1e-3, 2e-3, 2e-3, 10e-3]),
+        pytest.approx([2e-3, 2e-3, 2e-3, 8e-3]),
+    ]
+
+
+def test_every_repetition_is_in_one_interval_across_blocks() -> None:
+    elapsed = default_rng(0).integers(MS, 2 * MS, 400)
+    starts = starts_of(elapsed)
+    intervals = StartIntervals(rank=3, interval_s=0.01)
+    seen: list[Counts] = []
+    for begin in range(0, 400, 37):
+        block = slice(begin, begin + 37)
+        seen += intervals.add(starts[block], elapsed[block] * 1e-9, operations=1)
+    seen += intervals.close()
+    values = [counts.values for counts in seen]
+    assert sum(each["interval.repetitions"] for each in values) == 400
+    assert sum(each["interval.busy_s"] for each in values) == pytest.approx(elapsed.sum() * 1e-9)
+    edges = [counts.t_ns for counts in seen]
+    assert edges == sorted(set(edges)) and all(edge % (10 * MS) == 0 for edge in edges)
+    inside = starts // (10 * MS) == 3
+    third = next(counts.values for counts in seen if counts.t_ns == 30 * MS)
+    assert third["interval.median_s"] == pytest.approx(np.median(elapsed[inside]) * 1e-9)
+    assert {counts.rank for counts in seen} == {3}

@@ -18,10 +18,20 @@ from tcp_ranks import Rank, content, opened
 
 from commbench.backends.tcp.backend import Tcp, TcpCommunicator
 from commbench.backends.tcp.connection import Connection
-from commbench.backends.tcp.stream import Lane, Marks, Spare, drain, feed, wake_up
 from commbench.core.errors import CommunicationError
-from commbench.core.program import BufferSpec, Program, Read, View, Write
+from commbench.core.program import BufferSpec, Program, View
 from commbench.core.variables import StreamThreads
+from commbench.features.streams.tcp import (
+    Lane,
+    Marks,
+    Read,
+    Spare,
+    Write,
+    drain,
+    feed,
+    stream_runner,
+    wake_up,
+)
 
 KIB = 1024
 BOTH: tuple[StreamThreads, ...] = ("one", "each")
@@ -39,7 +49,7 @@ def stream(rank: int, count: int, streams: int, pair: tuple[int, int] = (0, 1)) 
     writes = [Write(View("send", slot), second) for slot in slots if rank == first]
     reads = [Read(View("recv", slot), first) for slot in slots if rank == second]
     buffers = tuple(BufferSpec(name, count, "uint8", streams) for name in ends)
-    return Program(buffers, (*writes, *reads))
+    return Program(buffers, (*writes, *reads), runner=stream_runner)
 
 
 @pytest.mark.parametrize("threads", BOTH)

@@ -10,28 +10,35 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.case import Planned
 from commbench.core.states import INTERRUPTED
+from commbench.measure.blocks import Blocks
+from commbench.measure.collector import SampleCollector
+from commbench.measure.counters import CounterReader
+from commbench.measure.samples import NS_PER_S, RUNNING, Counts, Samples
+from commbench.measure.strategies import NextBlock, TimingStrategy
+from commbench.measure.time_limits import samples_per_stamp
+from commbench.measure.visit_setup import VisitSetup
+from commbench.stats.ramp import Ramp, ramp_of
+from commbench.stats.series import Series
 
-from .blocks import Blocks
-from .collector import SampleCollector
-from .samples import NS_PER_S, RUNNING, Counts, Samples
-from .strategies import NextBlock, TimingStrategy
-from .time_limits import samples_per_stamp
-from .visit_setup import VisitSetup
+from .intervals import StartIntervals, StreamIntervals
+from .sender import sender_reader
 
 SOAK_BLOCK_S = 1.0  # the longest time without a decision
 SOAK_STAMP_S = 50e-6
 MAX_SOAK_BLOCK_K = 256  # fewer stamps, as nothing is measured while they are gathered
+GB = 1e9
 FLUSH_S = 5.0  # between two saves
 CHECK_SHARE = 0.003  # of the time that the checks of the payload may take
 # a repetition in which a process was stopped or a link stood still takes at least so many seconds
@@ -56,7 +63,43 @@ class Soak(TimingStrategy):
         self._outside_s = 0.0  # of the loops of its blocks
 
     @property
+    def findings(self) -> Mapping[str, Any]:
+        ramp = self._ramp
+        if ramp is None:
+            return {"unmeasured_s": self.unmeasured_s}
+        first = ramp.first_second
+        return {
+            "unmeasured_s": self.unmeasured_s,
+            "end_gb_per_s": ramp.end / GB,
+            "first_second_gb_per_s": None if first is None else first / GB,
+            "full_speed_s": ramp.full_speed_s,
+            "least_gb_per_s": None if ramp.least is None else ramp.least / GB,
+        }
+
+    @property
+    def operation_s(self) -> float | None:
+        """Of a stream the mean write: people quote its bytes over its time."""
+        ramp = self._ramp
+        return None if ramp is None else self._operation_bytes / ramp.mean
+
+    @property
+    def _ramp(self) -> Ramp | None:
+        """How the rate of a stream rises, in B/s."""
+        table = self.collector.stream_intervals
+        if table is None:
+            return None
+        begins_s, repetitions, busy_s = table.T
+        repetition_bytes = self._operation_bytes * self.collector.operations
+        return ramp_of(begins_s, repetitions * repetition_bytes, busy_s)
+
+    @property
+    def _operation_bytes(self) -> float:
+        shape = self.setup.planned.shape
+        return shape.bytes_per_sample / shape.operations_per_sample
+
+    @property
     def unmeasured_s(self) -> float | None:
+        """The time outside its repetitions, or in some that took far longer than usual."""
         if 0 not in self.setup.planned.active:
             return None  # rank 0, which decides, does not see how long the loops of others take
         return self._outside_s + self.collector.stalled_s
@@ -64,7 +107,9 @@ class Soak(TimingStrategy):
     def samples_per_stamp(self, sample_s: float) -> int:
         return samples_per_stamp(self.setup.planned, sample_s, SOAK_STAMP_S, MAX_SOAK_BLOCK_K)
 
-    def begin(self, samples: Callable[[str], Samples]) -> None:
+    def begin(self, samples: Callable[[str], Samples], counters: CounterReader) -> None:
+        counters.restart()
+        counters.beside = sender_reader(self.setup)
         self._samples = samples
         self._begun_s = time.monotonic()
         self._begun_boot_s = _boot_s()
@@ -110,7 +155,13 @@ class SoakCollector(SampleCollector):
     """
 
     def __init__(self, planned: Planned, interval_s: float) -> None:
-        super().__init__(planned, interval_s)
+        super().__init__(planned)
+        self._intervals: StartIntervals | None = None
+        self._of_stream: StreamIntervals | None = None
+        if planned.shape.headline == "receiver":
+            self._of_stream = StreamIntervals(planned.active[self._rows[0]], interval_s)
+        else:
+            self._intervals = StartIntervals(next(iter(planned.active), 0), interval_s)
         self._functions: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # None: the end
         self._places = threading.Semaphore(1 + MOST_WAITING)  # one runs
         self._error: Exception | None = None  # the first one of the thread
@@ -118,11 +169,16 @@ class SoakCollector(SampleCollector):
         self.stalled_s = 0.0  # by how much repetitions took far longer than usual
         self._usual_s = math.inf
 
-    def add(self, phase: str, stamps: NDArray[np.int64]) -> None:
-        if phase == "measure":
-            self.later(partial(self._add_measured, stamps))
-        else:  # decisions during the warm-up need its times
-            super().add(phase, stamps)
+    @property
+    def stream_intervals(self) -> NDArray[np.float64] | None:
+        """See StreamIntervals.table; None for other operations."""
+        return None if self._of_stream is None else self._of_stream.table
+
+    def add(self, phase: str, stamps: NDArray[np.int64]) -> Series:
+        if phase != "measure":  # decisions during the warm-up need its times
+            return super().add(phase, stamps)
+        self.later(partial(self._add_measured, stamps))
+        return np.zeros(0)
 
     def add_parts(self, phase: str, parts: Sequence[NDArray[np.int64]]) -> None:
         if phase == "measure":  # the thread also copies them
@@ -132,7 +188,11 @@ class SoakCollector(SampleCollector):
 
     def _add_measured(self, stamps: NDArray[np.int64]) -> None:
         """Called in the thread."""
-        super().add("measure", stamps)
+        times = super().add("measure", stamps)
+        if self._intervals is not None:
+            self.counts += self._intervals.add(stamps[0, :, 0], times, self.operations)
+        if self._of_stream is not None:
+            self.counts += self._of_stream.add(stamps[self._rows[0]])
         # from end to end: a barrier before the repetition may be where the time went
         instants_ns = np.concatenate([stamps[:, :1, 0], stamps[:, :, 1]], axis=1)
         steps_s = np.diff(instants_ns, axis=1).max(axis=0) / NS_PER_S
@@ -151,7 +211,8 @@ class SoakCollector(SampleCollector):
             with suppress(RuntimeError):
                 self._thread.join()
         self._raise_error()
-        super().close()
+        for intervals in (self._intervals, self._of_stream):
+            self.counts += [] if intervals is None else intervals.close()
 
     def later(self, function: Callable[[], None]) -> None:
         """Call a function in the thread, after those before it. Raises what one of them has

@@ -13,12 +13,12 @@ from numpy.random import default_rng
 from numpy.typing import NDArray
 from planned_cases import planned_of
 
+from commbench.features.streams.soak import MOST_WAITING, Soak, SoakCollector, Timer
 from commbench.measure.blocks import BlockResult, Blocks
 from commbench.measure.collector import SampleCollector
 from commbench.measure.counters import CounterReader
 from commbench.measure.plan import plan
 from commbench.measure.samples import Counts
-from commbench.measure.soak import MOST_WAITING, Soak, SoakCollector, Timer
 from commbench.measure.visit_setup import VisitSetup
 from commbench.runtime.control import hosted_world
 from commbench.runtime.heartbeat import Progress
@@ -39,7 +39,7 @@ def wait_for(event: threading.Event) -> None:
 
 
 def test_a_thread_collects_the_same() -> None:
-    plain = SampleCollector(*OF_PAIR)
+    plain = SampleCollector(OF_PAIR[0])
     threaded = SoakCollector(*OF_PAIR)
     for collector in (plain, threaded):
         for index, stamps in enumerate(blocks(12)):
@@ -51,7 +51,9 @@ def test_a_thread_collects_the_same() -> None:
     assert [(block.phase, block.index, block.first) for block in threaded.blocks] == [
         (block.phase, block.index, block.first) for block in plain.blocks
     ]
-    assert threaded.counts == plain.counts
+    assert [counts for counts in threaded.counts if counts.rank == 7] == plain.counts
+    intervals = [counts for counts in threaded.counts if counts.rank == 3]
+    assert sum(counts.values["interval.repetitions"] for counts in intervals) == 10 * 37
 
 
 def test_the_times_of_a_warm_up_are_there_at_once() -> None:
@@ -203,9 +205,10 @@ def test_time_in_which_the_machine_slept_was_not_measured(monkeypatch: pytest.Mo
     now_s = {time.CLOCK_BOOTTIME: 100.0}
     monkeypatch.setattr(time, "clock_gettime", now_s.__getitem__)
     soak = soak_of()
-    blocks = Blocks(soak.setup, soak.collector, CounterReader(soak.setup))
+    counters = CounterReader(soak.setup)
+    blocks = Blocks(soak.setup, soak.collector, counters)
     blocks.last = BlockResult(n=10, total_s=0.1)
-    soak.begin(lambda reason: pytest.fail("nothing is saved yet"))
+    soak.begin(lambda reason: pytest.fail("nothing is saved yet"), counters)
     soak.next_block(blocks, check_s=0.0)
     assert soak.unmeasured_s == 0.0
     now_s[time.CLOCK_BOOTTIME] += 30.0

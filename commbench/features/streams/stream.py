@@ -3,12 +3,13 @@ TCP_STREAM make them; the receiver tells the rate."""
 
 from __future__ import annotations
 
+from commbench.benchmarks.point_to_point import PointToPoint, messages
 from commbench.core.case import Shape
 from commbench.core.layout import Pair
-from commbench.core.program import BufferSpec, Pattern, Program, Read, View, Write
+from commbench.core.program import BufferSpec, Pattern, Program, View
 from commbench.core.variables import Case
 
-from .point_to_point import PointToPoint, messages
+from .tcp import Read, Write, stream_runner
 
 
 class Stream(PointToPoint):
@@ -42,7 +43,8 @@ class Stream(PointToPoint):
         slots = range(case.streams or 1)
         writes = (Write(View("send", slot), second) for slot in slots if rank == first)
         reads = (Read(View("recv", slot), first) for slot in slots if rank == second)
-        return Program(self.pair_buffers(case, rank, pair), (*writes, *reads))
+        buffers = self.pair_buffers(case, rank, pair)
+        return Program(buffers, (*writes, *reads), runner=stream_runner)
 
     def shape(self, case: Case, size: int) -> Shape:
         """A sample is as many writes as there are connections."""

@@ -1,0 +1,30 @@
+"""timing=soak in a run: a case is measured for a given time, and what is found out about that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from commbench.measure.features import Measuring
+from commbench.measure.visit_setup import VisitSetup
+
+from .soak import Soak
+
+FOUND = (
+    "unmeasured_s",
+    "end_gb_per_s",
+    "first_second_gb_per_s",
+    "full_speed_s",
+    "least_gb_per_s",
+)
+
+
+def strategy(setup: VisitSetup) -> Soak | None:
+    return Soak(setup) if setup.settings.timing.is_soak else None
+
+
+def of_last(values: Sequence[Any]) -> Any:
+    return values[-1]
+
+
+MEASURING = Measuring(strategy=strategy, columns=dict.fromkeys(FOUND, of_last))
