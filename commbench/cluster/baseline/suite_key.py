@@ -22,13 +22,14 @@ def suite_key(case: Variables) -> str:
     return json.dumps(differing, sort_keys=True)
 
 
-def changes_beside_times(healthy: Iterable[Row], new: Iterable[Row]) -> list[str]:
-    """`all_reduce 1x4 1 KiB: ...`: what the modules `compared` of features see in cases of both."""
+def changes_beside_times(healthy: Iterable[Row], new: Iterable[Row]) -> dict[str, str]:
+    """`all_reduce 1x4 1 KiB: ...` by the key of a case: what the modules `compared` of features see
+    in cases of both."""
     rows_before = grouped(healthy, suite_key)
     rows_now = grouped(new, suite_key)
-    return [
-        f"{case_text(now[0])}: {text}"
+    return {
+        key: f"{case_text(now[0])}: {text}"
         for key, now in rows_now.items()
         for module in part_modules("compared")
         if key in rows_before and (text := module.change(rows_before[key], now))
-    ]
+    }

@@ -129,7 +129,8 @@ def _findings(
         if each.finding:
             yield f"{each.name}: {each.finding}."
     healthy = (row for case in judged for row in case.healthy_rows)
-    for text in changes_beside_times(healthy, (row for case in judged for row in case.rows)):
+    new = (row for case in judged for row in case.rows)
+    for text in changes_beside_times(healthy, new).values():
         yield f"{text}."
     yield from filter(None, (check.finding for check in checks_of(summary).checks))
 

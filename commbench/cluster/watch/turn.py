@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,19 +107,26 @@ def _turn(options: WatchOptions, held: HeldText) -> int:
     }
     lines = turn_lines(list(judged.values()), [run.record for run in own], launch)
     healthy = (row for run in own for row in run.rows)
-    lines += changes_beside_times(healthy, launch.rows.values())
+    beside = changes_beside_times(healthy, launch.rows.values())
+    lines += beside.values()
+    if beside and not planted:
+        lines.append(
+            f"their runs are in {options.changed}; if this is how it should be, `commbench baseline"
+            f" add RUN --baseline {options.store}` adds them, else the next turn says it again"
+        )
     if planted:
         lines.append(_rehearsal_text(planted, launch))
     print(paragraphs(lines, Terminal.of(sys.stdout)), flush=True)
     if not planted:
         state = _state_after(state, judged, number, min(run.name for run in launch.runs))
         # the state last: a turn that is interrupted before is judged again
-        file_runs(options, state, _turn_runs(options, own, launch, fresh, judged))
+        file_runs(options, state, _turn_runs(options, own, launch, fresh, judged, beside))
         write_state(options.store, state)
     if options.prometheus is not None:
         _write_prometheus(options.prometheus, suite, judged)
-    held.is_told = has_news(judged.values(), max(each.status for each in (launch, *fresh)))
-    return _turn_status([launch, *fresh], judged)
+    status = max(each.status for each in (launch, *fresh))
+    held.is_told = bool(beside) or has_news(judged.values(), status)
+    return _turn_status(status, judged, beside)
 
 
 def _check_rehearsal(state: WatchState, baseline: Sequence[StoredRun]) -> None:
@@ -230,14 +237,19 @@ def _turn_runs(
     launch: FreshLaunch,
     fresh: Sequence[FreshLaunch],
     judged: Mapping[str, JudgedCase],
+    beside: Collection[str],
 ) -> TurnRuns:
+    """`beside`: keys of the cases in which something else than a time has changed."""
     new = {key: each for key, each in judged.items() if each.is_new}
     since = {run_id for each in new.values() for run_id in _runs_since_change(each)}
     in_quarantine = [options.quarantine / run_id for run_id in sorted(since)]
     return TurnRuns(
         launch,
         fresh,
-        changed=[key for key, each in judged.items() if each.change is not None],
+        changed=[
+            *(key for key, each in judged.items() if each.change is not None),
+            *beside,
+        ],
         new=list(new),
         suspect=[key for key, each in judged.items() if each.is_suspect],
         shown_before=[
@@ -256,12 +268,12 @@ def _runs_since_change(judged: JudgedCase) -> set[str]:
     return {launch.run_id for launch in judged.history.series if launch.run_id >= since}
 
 
-def _turn_status(launches: Sequence[FreshLaunch], judged: Mapping[str, JudgedCase]) -> int:
-    status = max(launch.status for launch in launches)
+def _turn_status(status: int, judged: Mapping[str, JudgedCase], beside: Collection[str]) -> int:
+    """`status`: the worst of the launches."""
     if status >= ConfigError.exit_status:
         return status
     verdicts = {each.verdict for each in judged.values()}
-    if any(each.change for each in judged.values()):
+    if beside or any(each.change for each in judged.values()):
         return 1
     return UNDECIDED_STATUS if "UNDECIDED" in verdicts else 0
 

@@ -48,11 +48,12 @@ def test_bits_are_the_same_where_all_launches_agree(
 
 
 def test_a_change_is_told_where_the_healthy_launches_agree() -> None:
-    a, b, both = (launch(launch_hashes=own) for own in (("a",), ("b",), ("a", "b")))
-    assert change([a, a], [b]).startswith("other bits than the healthy runs")
-    assert change([a], [both]).startswith("other bits than the healthy runs")
-    unlike = ([a], [a]), ([both], [b]), ([], [b]), ([a], [])
-    assert [change(healthy, new) for healthy, new in unlike] == [""] * 4
+    a, b, c, both = (launch(launch_hashes=own) for own in (("a",), ("b",), ("c",), ("a", "b")))
+    after_an_update = [a, a, a, b]
+    for healthy, new in (([a, a], b), ([a], both), (after_an_update, c)):
+        assert change(healthy, [new]).startswith("other bits than the healthy runs")
+    for healthy, new in (([a], a), ([both], b), ([a, b], c), ([], b), (after_an_update, b)):
+        assert change(healthy, [new]) == ""
 
 
 def test_the_verdicts_of_time_have_a_column_of_bits_beside_them() -> None:
