@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from operator import itemgetter
 from typing import Any
 
 from commbench.cluster.baseline.fresh_launches import FreshLaunch
@@ -17,6 +18,8 @@ from commbench.results.run_folder import clock_text, time_in_name
 from commbench.stats.interval import Interval
 from commbench.stats.thresholds import DECIDING_LAUNCHES
 
+MOST_CHANGED = 8  # with a line each
+
 
 def turn_lines(
     judged: Sequence[JudgedCase], healthy: Sequence[Mapping[str, Any]], launch: FreshLaunch
@@ -24,7 +27,7 @@ def turn_lines(
     """`healthy`: the records (run.json) of the runs of the store, oldest first."""
     now = datetime.now(timezone.utc)
     lines = [f"watch: {now:%Y-%m-%d %H:%M} UTC: {answer_text(judged)}"]
-    lines += [line for each in judged if (line := _case_line(each))]
+    lines += _case_lines(judged)
     lines += filter(None, [clock_text(launch.runs.values())])
     new = [each.change.since_run for each in judged if each.change and each.is_new]
     for since_run in dict.fromkeys(new):
@@ -53,9 +56,22 @@ def answer_text(judged: Sequence[JudgedCase]) -> str:
 
 def _farthest_text(cases: Sequence[JudgedCase]) -> str:
     ratios = [each.change.ratio for each in cases if each.change and each.change.ratio]
-    if not ratios:
-        return ""
-    return f", the farthest {format_factor(max(ratios, key=lambda ratio: abs(math.log(ratio))))}"
+    return f", the farthest {format_factor(max(ratios, key=_distance))}" if ratios else ""
+
+
+def _distance(ratio: float | None) -> float:
+    """From a time without a change; of a case without a ratio the largest."""
+    return abs(math.log(ratio)) if ratio else math.inf
+
+
+def _case_lines(judged: Sequence[JudgedCase]) -> list[str]:
+    """Of each case of which there is something to say; of many changed ones, the farthest."""
+    changed = [(_distance(each.change.ratio), each) for each in judged if each.change is not None]
+    farthest = sorted(changed, key=itemgetter(0))
+    left_out = [each for _, each in farthest[:-MOST_CHANGED]]
+    lines = [_case_line(each) for each in judged if each not in left_out]
+    lines += [f"and {plural(len(left_out), 'case', 'cases')} with less"] if left_out else []
+    return [*filter(None, lines)]
 
 
 def _case_line(judged: JudgedCase) -> str:
