@@ -16,6 +16,7 @@ from commbench import measure
 from commbench.core.errors import CommbenchError
 from commbench.core.states import STOP_REASONS, UNFINISHED
 from commbench.core.variables import Case
+from commbench.features import streams
 from commbench.results.columns import (
     CASES,
     COUNTERS,
@@ -59,7 +60,8 @@ EVERY_TABLE = pytest.mark.parametrize("table", TABLES)
 
 def test_every_reason_to_stop_is_in_the_description_of_its_column() -> None:
     (meaning,) = (column.meaning for column in CASES if column.name == "stop_reason")
-    sources = [file.read_text() for file in Path(measure.__file__).parent.glob("*.py")]
+    folders = (Path(package.__file__ or "").parent for package in (measure, streams))
+    sources = [file.read_text() for folder in folders for file in folder.glob("*.py")]
     assert all(reason in meaning for reason in (*STOP_REASONS, *UNFINISHED))
     assert all(any(f'"{reason}"' in source for source in sources) for reason in STOP_REASONS)
 
