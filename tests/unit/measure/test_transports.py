@@ -324,7 +324,8 @@ def test_lines_of_others_make_no_buffer_of_a_case_registered() -> None:
 def test_the_kernels_of_a_profiled_call_are_proof(
     kernel: str, registered: str | None, algorithm: str | None
 ) -> None:
-    before, planned = asking("none"), asking("symmetric")
+    before = asking("none")
+    planned = asking("symmetric")
     reader = LogReader()
     reader.read({"nccl_log": "", "nccl_kernels": ["of others"]}, range(8), before.case.row_ids)
     names = ["of others", "void fill_kernel", kernel]

@@ -77,7 +77,8 @@ def record(step: Callable[[], None], folder: Path, rank: int) -> None:
 
 
 def main(words: list[str]) -> None:
-    job, folder = words[0], Path(words[1])
+    job = words[0]
+    folder = Path(words[1])
     on_gpu = "cpu" not in words
     place = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
     log = folder / "log"
