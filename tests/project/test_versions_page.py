@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from environments import LIBRARIES, newest_releases
 from judged_cases import compared
 from verdicts import chapter, nothing_to_compare, slower
@@ -34,6 +36,14 @@ def test_a_slower_case_is_written_as_fresh_launches_have_it() -> None:
 def test_where_nothing_is_slower_there_is_nothing_to_confirm() -> None:
     text = chapter("MPICH 4.3.2 and 5.0.2", compared(SAME), [])
     assert "fresh launches" not in text and "| SAME |" in text
+
+
+def test_launches_that_were_lost_are_written_with_their_reason() -> None:
+    lost = replace(compared(SAME)[0], reason="lost its ranks 2 times")
+    lost = replace(lost, new=replace(lost.new, unmeasured=1))
+    text = chapter("MPICH 4.3.2 and 5.0.2", [lost, *compared(SAME)], [])
+    assert "launches not used: 1 case\n" in text
+    assert "BASE 0, NEW 1: lost its ranks 2 times" in text
 
 
 def test_what_the_index_lacks_is_said() -> None:

@@ -7,15 +7,19 @@ from collections.abc import Iterable, Sequence
 
 from commbench.analysis.compared_case import ComparedCase
 from commbench.core.units import plural
-from commbench.report.compare_text import comparison_summary, comparison_table
+from commbench.report.compare_text import comparison_summary, comparison_table, unjoined
 
 
 def chapter(title: str, cases: Sequence[ComparedCase], again: Sequence[ComparedCase]) -> str:
-    """The verdict of each case; of those that were SLOWER that of fresh launches, `again`."""
+    """The verdict of each case; of those that were SLOWER that of fresh launches, `again`. Then the
+    launches without a number, such as those in which a release lost its ranks."""
     fresh = {_key(case): case for case in again}
     shown = [fresh.get(_key(case), case) for case in cases]
     parts = [f"## {title}", f"{comparison_summary(shown)}.", *_confirmation(again)]
-    return "\n\n".join([*parts, comparison_table(shown).markdown])
+    parts.append(comparison_table(shown).markdown)
+    if lost := unjoined(shown):
+        parts.append("\n".join(["```", *lost, "```"]))
+    return "\n\n".join(parts)
 
 
 def slower(cases: Iterable[ComparedCase]) -> list[ComparedCase]:
