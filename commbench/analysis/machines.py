@@ -142,7 +142,7 @@ def run_groups(records: Iterable[Record]) -> list[tuple[str, ...]]:
             ranks,
             (
                 f"requested {ipc.get('asked', '?')}, effective"
-                f" {ipc.get('effective') or 'none (no GPU)'}"
+                f" {ipc.get('effective', '?') or 'none (no GPU)'}"
             ),
             str(record.get("timing", "?")),
         )

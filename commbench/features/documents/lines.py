@@ -101,7 +101,7 @@ def _how(reference: Reference) -> Iterator[str]:
     yield from filter(None, told if reference.tool or reference.file else [reference.setting])
     if reference.sure in ("medium", "low"):
         yield f"{reference.sure} certainty"
-    if not reference.tool:
+    if reference.date and not reference.tool:
         yield reference.date
 
 

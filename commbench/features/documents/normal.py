@@ -147,7 +147,7 @@ def _origin(reference: Reference) -> str:
     if reference.is_own:
         return f"measured by commbench on {reference.date}:"
     if reference.file:
-        return f"your own of {reference.date}:"
+        return f"your own of {reference.date}:" if reference.date else "your own:"
     return "a guess:" if reference.guess else "published"
 
 

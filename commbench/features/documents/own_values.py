@@ -84,7 +84,7 @@ def machine_file(name: str, summary: Summary) -> MachineFile:
         "documents": [
             {
                 "source": f"runs of {name}: {', '.join(_run_names(summary))}",
-                "date": dates[0] if dates else "2000-01-01",
+                **({"date": dates[0]} if dates else {}),
                 "values": [*_values(rows)],
             }
         ],

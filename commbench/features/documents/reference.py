@@ -110,7 +110,6 @@ class Reference:
     machine: str
     recognised_by: tuple[str, ...]
     source: str
-    date: str
     setting: str
     where: tuple[Mapping[str, Any], ...]
     column: str
@@ -121,6 +120,7 @@ class Reference:
     span: str | None = None
     ranks: int | None = None
     library: str = ""
+    date: str = ""  # empty where the runs do not say it
     of: str = ""  # the column of which a ratio is
     over: Mapping[str, Sequence[str]] | None = None  # of rows with the first value over the second
     libraries: Mapping[str, str] = field(default_factory=dict)  # of values of `over`
@@ -338,7 +338,7 @@ def _reference(keys: dict[str, Any]) -> Reference:
     over = {name: [*map(str, values)] for name, values in (keys.pop("over", None) or {}).items()}
     labels = tuple(keys.pop("labels", ()))
     return Reference(
-        **keys | {"date": str(keys["date"])},
+        **keys | {"date": str(keys.get("date", ""))},
         over=over or None,
         labels=labels,
         points=points,

@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 from other_tools import all_reduce_bench, nccl_text, osu_text
 
 from commbench.analysis.compare import compare
 from commbench.cli.main import main
 from commbench.core.errors import ConfigError, Unreadable
+from commbench.features.documents.reference import OWN
 from commbench.features.imports.command import import_results
 from commbench.results.load import find_runs, load, load_run
 
@@ -43,6 +45,20 @@ def test_a_log_becomes_a_run_that_show_report_and_export_read(
     for words in (["show"], ["report"], ["export"]):
         assert main([*words, str(output)]) == 0
         assert "all_reduce" in capsys.readouterr().out
+
+
+def test_what_a_file_does_not_say_is_said_nowhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = str(stored(tmp_path, "a.log", nccl_text(), "--machine", "rack 7"))
+    monkeypatch.setenv(OWN, str(tmp_path))
+    assert main(["reference", "add", log, "--name", "our pods"]) == 0
+    assert "date" not in yaml.safe_load((tmp_path / "our-pods.yaml").read_text())["documents"][0]
+    capsys.readouterr()
+    assert main(["report", log]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "requested ?, effective ?" in said, "CUDA IPC"
+    assert "normal on our pods" in said and "one measurement)" in said, "without a date"
 
 
 def test_last_years_log_is_compared_with_a_run_of_today(tmp_path: Path) -> None:
