@@ -62,7 +62,7 @@ documents: $(VENV)/test ## the experiments of five published documents, about te
 jobs: $(VENV)/test ## training jobs on gloo against the replay of their traces, about 15 minutes; rewrites docs/workloads.md
 	$(BIN)/python tools/jobs
 
-versions: $(VENV)/test ## releases of gloo, Open MPI and MPICH in turn, about 20 minutes; rewrites docs/versions.md
+versions: $(VENV)/test ## releases of gloo, Open MPI and MPICH in turn, about 25 minutes; rewrites docs/versions.md
 	$(BIN)/python tools/versions
 
 perf: $(VENV)/test ## the tool's own speed as ratios, measured in alternating blocks; stored in perf/
