@@ -53,7 +53,7 @@ decisions: $(VENV)/test ## how often accept and watch are right, simulated, abou
 locate: $(VENV)/test ## how often a search finds a planted slow node, simulated, about five minutes; rewrites docs/locate.md
 	$(BIN)/python tools/locate
 
-accuracy: $(VENV)/test ## what sums of gloo and Open MPI are, and in which orders they add, three minutes; rewrites docs/accuracy.md
+accuracy: $(VENV)/test ## what sums of gloo and Open MPI are, and in which orders they add, two minutes; rewrites docs/accuracy.md
 	$(BIN)/python tools/accuracy
 
 documents: $(VENV)/test ## the experiments of five published documents, about ten minutes; rewrites docs/experiments.md
