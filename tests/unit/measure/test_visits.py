@@ -275,6 +275,14 @@ def test_two_typical_times_far_apart_are_in_the_interval_with_the_median(planned
     assert row_of(planned, recorded(planned, 1, 2, 3)).slow_share is None
 
 
+def test_the_mean_of_a_soak_lies_within_its_interval(planned: Planned) -> None:
+    record = CaseRecord()
+    add_visit(record, planned, replace(visit(1), operation_s=1.1e-5))
+    seen = row_of(planned, record)
+    assert seen.ci_low_s is not None and seen.ci_high_s is not None
+    assert seen.median_s == 1.1e-5 and seen.ci_low_s < 1.1e-5 < seen.ci_high_s
+
+
 def test_a_case_drifts_if_half_of_its_visits_do() -> None:
     rng = default_rng(9)
     drifting = [np.linspace(1.0, 1.3, 100) * noise(rng) for _ in range(3)]
