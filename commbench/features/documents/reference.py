@@ -148,9 +148,14 @@ class Reference:
         return self.setting if self.points[0].at_s is None else self.place
 
     @property
+    def published(self) -> str:
+        """The document, with its date where it has one."""
+        return ", ".join(filter(None, (self.source, self.date)))
+
+    @property
     def origin(self) -> str:
         """The document, and where in it."""
-        return ", ".join(filter(None, (self.source, self.date, self.place)))
+        return ", ".join(filter(None, (self.published, self.place)))
 
     @property
     def place_of_ranks(self) -> str:

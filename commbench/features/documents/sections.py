@@ -116,8 +116,7 @@ def _origins(document: Document, hardware: Sequence[str]) -> Iterator[str]:
     def origin(each: Reference) -> str:
         here = "this kind of machine" if each.is_of(hardware) else ANOTHER_MACHINE
         place = f", on {here}" if each.is_of_a_machine else ""
-        published = ", ".join(filter(None, (each.source, each.date)))
-        return f"Published by {published}{place}"
+        return f"Published by {each.published}{place}"
 
     own = {each.reference.title: each.reference for each in document.compared}
     for text, alike in grouped(own.values(), origin).items():
