@@ -299,8 +299,8 @@ class CaseVisit:
         for feature in features():
             self._findings |= feature.probe(self.setup, self._call)
 
-    def _call(self, runner: Runner) -> None:
-        self._repeat(runner, 1, "check", lambda: None)
+    def _call(self, runner: Runner, n: int) -> None:
+        self._repeat(runner, n, "check", lambda: None)
 
     # ------------------------------------------------------------ the result
 
