@@ -33,7 +33,6 @@ from commbench.results.table_files import NEEDED
 
 from .compare_text import ab_sentence, comparison_summary
 from .derived_tables import derived_columns
-from .streams import RAMP
 
 OF_SAMPLES = ("headline", "operations_per_sample", "block_k")  # what their times are of
 REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
@@ -48,7 +47,11 @@ REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
             "visit_launches",
             *OF_SAMPLES,
             *JUDGED,
-            *RAMP,
+            "end_gb_per_s",
+            "first_second_gb_per_s",
+            "full_speed_s",
+            "least_gb_per_s",
+            "retransmits",
             "message_rate_per_s",
             "trial",
             "reason",

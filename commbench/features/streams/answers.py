@@ -10,11 +10,11 @@ from commbench.analysis.cold_start import CASE_KEY, stored_intervals, until_full
 from commbench.analysis.combined_row import Combined
 from commbench.analysis.slow_pairs import Matrix
 from commbench.core.units import format_number, format_seconds
-from commbench.report.quantities import has_bandwidth
-from commbench.report.streams import bit_unit, is_stream_soak, slow_start_text, stream_sentences
+from commbench.report.quantities import has_bandwidth, is_stream_soak
 from commbench.report.summary import MOST_SENTENCES, Summary
 from commbench.results.intervals import interval_of
 
+from .rates import bit_unit, slow_start_text, stream_sentences
 from .stability import Stability, stability_of
 from .stability_text import stability_sentences
 
