@@ -160,6 +160,11 @@ class Communicator(Protocol):
     ) -> Runner:
         """Lower the programs of the hosted ranks; all ranks must call it. Raises Unsupported."""
 
+    def deliver(self) -> None:
+        """After a block, on all ranks: until all messages have arrived, in libraries that move them
+        only while the sender calls."""
+        return None
+
     def counters(self) -> dict[str, float]:
         """The counters that the library or the kernel keeps for this rank; empty if there are
         none."""
