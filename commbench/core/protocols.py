@@ -39,8 +39,8 @@ class Buffer(Protocol):
         """The number of elements, including guard words, that differ from the pattern in the first
         `copies` copies."""
 
-    def read(self, view: View) -> NDArray[Any]:
-        """The elements of a view of the first copy, as the dtype's machine words."""
+    def read(self, view: View, copy: int) -> NDArray[Any]:
+        """The elements of a view of a copy, as the dtype's machine words."""
 
 
 class Runner(Protocol):
@@ -159,6 +159,11 @@ class Communicator(Protocol):
         mode: Mode,
     ) -> Runner:
         """Lower the programs of the hosted ranks; all ranks must call it. Raises Unsupported."""
+
+    def deliver(self) -> None:
+        """After a block, on all ranks: until all messages have arrived, in libraries that move them
+        only while the sender calls."""
+        return None
 
     def counters(self) -> dict[str, float]:
         """The counters that the library or the kernel keeps for this rank; empty if there are
