@@ -12,6 +12,7 @@ from commbench.analysis.case_names import telling, without_shared
 from commbench.analysis.fit import Family, families
 from commbench.core.texts import setting_texts
 from commbench.core.units import natural_key
+from commbench.features.streams.figures import with_gaps
 from commbench.report.figures import (
     BAND_OPACITY,
     GRID,
@@ -24,7 +25,6 @@ from commbench.report.figures import (
     seconds_text,
     set_ticks,
     size_ticks,
-    with_gaps,
 )
 from commbench.report.plots import KnownCurve
 from commbench.results.columns import grouped

@@ -215,16 +215,18 @@ def intervals_of_soaks(rows: Iterable[Row], counters: pd.DataFrame) -> pd.DataFr
 
 
 def stored_intervals(cases: Iterable[Row], folders: Sequence[Path]) -> pd.DataFrame | None:
-    """The intervals of the soaks among the cases; None where they can't be read."""
+    """The intervals of the soaks among the cases, of the folders that can be read; None without
+    any."""
+    import pandas as pd
     import pyarrow.compute as pc
 
     soaks = [row for row in cases if row.timing == "soak"]
-    if not soaks or not folders:
-        return None
-    with suppress(CommbenchError):
-        wanted = pc.field("name").isin(MOVED)
-        return intervals_of_soaks(soaks, read_rows(list(folders), "counters", where=wanted))
-    return None
+    counters = []
+    for folder in folders if soaks else ():
+        with suppress(CommbenchError):
+            counters.append(read_rows([folder], "counters", where=pc.field("name").isin(MOVED)))
+    known = [each for each in counters if not each.empty]
+    return intervals_of_soaks(soaks, pd.concat(known)) if known else None
 
 
 def intervals_of(counters: pd.DataFrame) -> pd.DataFrame:

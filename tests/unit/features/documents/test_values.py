@@ -15,7 +15,6 @@ from generated_results import row
 from commbench.core.terminal import Terminal
 from commbench.features.documents.sections import document_sections, known_curves
 from commbench.features.documents.values import Compared, Document, documents, experiment_of
-from commbench.report.plots import times_of
 from commbench.results.columns import SCHEMA_VERSION, arrow_schema
 from commbench.results.row import row_of
 
@@ -401,8 +400,6 @@ def test_a_planted_staircase_stands_beside_the_published_one(tmp_path: Path) -> 
     assert "full speed: to the end of its first interval" in text
     (curve,) = known_curves([document], [row_of(soak)])
     assert curve.at[0] == 0.1 and curve.values[0] == pytest.approx(323.078e-3 / 8)
-    (times,) = times_of([curve], 2**18)
-    assert times.values[0] == pytest.approx(2**18 / (323.078e6 / 8))
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.5])
