@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from commbench.analysis.cold_start import FULL_SPEED
 from commbench.core.texts import size_text, span_text
 from commbench.core.units import format_factor, format_number, format_seconds, plural
 from commbench.report.plots import KnownCurve
@@ -129,7 +128,7 @@ def _meanings(document: Document) -> Iterator[str]:
     shown = [each.ours for each in document.compared if each.ours.of]
     if notes := [*filter(None, (interval_note(shown), marks_note(shown)))]:
         yield f"{'; '.join(notes)}."
-    if any(each.reference.column == FULL_SPEED for each in document.compared):
+    if any(each.reference.column == "full_speed_s" for each in document.compared):
         yield "Time to full speed: to the end of its first interval, as tcpbench prints it."
 
 

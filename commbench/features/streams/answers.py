@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from commbench.analysis.case_names import case_names, without_shared
-from commbench.analysis.cold_start import CASE_KEY, until_full_speed
+from commbench.analysis.cold_start import CASE_KEY
 from commbench.analysis.combined_row import Combined
 from commbench.analysis.slow_pairs import Matrix
 from commbench.core.units import format_number, format_seconds
@@ -18,6 +18,7 @@ from .derived import read_intervals, soaks_of
 from .rates import bit_unit, slow_start_text, stream_sentences
 from .stability import Stability, stability_of
 from .stability_text import stability_sentences
+from .stored import until_full_speed
 
 if TYPE_CHECKING:
     import pandas as pd

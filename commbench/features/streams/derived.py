@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from commbench.analysis.cold_start import stored_intervals, until_full_speed
 from commbench.report.summary import Summary
 from commbench.results.row import Row
+
+from .stored import stored_intervals, until_full_speed
 
 if TYPE_CHECKING:
     import pandas as pd

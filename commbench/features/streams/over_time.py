@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commbench.analysis.cold_start import CASE_KEY, intervals_of
+from commbench.analysis.cold_start import CASE_KEY
 from commbench.core.errors import CommbenchError
 from commbench.report.features import curves_beside
 from commbench.report.plots import OVER_TIME
@@ -23,6 +23,7 @@ from commbench.results.row import Row
 from .derived import full_speed_s, read_intervals, soaks_of
 from .figures import full_speed, soak, stream, times_of
 from .rates import repetition_bytes
+from .stored import intervals_of
 
 if TYPE_CHECKING:
     import pandas as pd
