@@ -5,7 +5,6 @@ From torch's CUDASymmetricMemoryOps.cu and nvshmem_extension.cu; the signatures 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from commbench.core.payload import dtype
@@ -20,7 +19,7 @@ from commbench.core.program import (
 )
 from commbench.core.variables import Algorithm, Case
 from commbench.engines.lowered import in_place, reductions
-from commbench.hardware.machine_facts import installed_version
+from commbench.hardware.machine_facts import older_torch
 
 # names of the calls, in place (True) and out of place (False)
 CALLS: Mapping[tuple[type[Step], Algorithm | None], Mapping[bool, str]] = {
@@ -122,8 +121,7 @@ def _misaligned(case: Case, size: int, operation: type[Step]) -> str | None:
 
 def older_than(version: tuple[int, int], what: str) -> str | None:
     """Why this torch does not have it; None if it has, or is not known."""
-    installed = installed_version(("torch",)) or ""
-    known = re.match(r"(\d+)\.(\d+)", installed)
-    if known is None or (int(known[1]), int(known[2])) >= version:
-        return None
-    return f"{what} needs torch {'.'.join(map(str, version))} or newer; this is {installed}"
+    installed = older_torch(version)
+    return installed and (
+        f"{what} needs torch {'.'.join(map(str, version))} or newer; this is {installed}"
+    )

@@ -20,6 +20,7 @@ from commbench.core.errors import ConfigError, Unsupported
 from commbench.features.symm_mem import backend, operations
 from commbench.features.symm_mem.backend import SymmetricAllocation, SymmMem, choose_memory
 from commbench.features.symm_mem.lowering import call_named
+from commbench.hardware import machine_facts
 
 REDUCED = replace(GPU_CASE, algorithm="two_shot", reduction="sum", message_bytes=64, elements=16)
 WORLD = (
@@ -36,7 +37,7 @@ WORLD = (
 
 @pytest.fixture(autouse=True)
 def a_torch_of_today(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "installed_version", lambda names: "2.13.0+cu130")
+    monkeypatch.setattr(machine_facts, "installed_version", lambda names: "2.13.0+cu130")
 
 
 def said(size: int = 2, memory: str = "cuda", **variables: Any) -> str | None:
@@ -169,14 +170,14 @@ def test_all_to_all_is_that_of_nvshmem_in_a_torch_that_sends_the_tensor(
     assert said(**words, memory="nvshmem") is None
     assert "use backend.memory=nvshmem" in str(said(**words))
     assert "use in_place=false" in str(said(memory="nvshmem", **words | {"in_place": True}))
-    monkeypatch.setattr(operations, "installed_version", lambda names: "2.12.1")
+    monkeypatch.setattr(machine_facts, "installed_version", lambda names: "2.12.1")
     assert "needs torch 2.13 or newer; this is 2.12.1" in str(said(**words, memory="nvshmem"))
 
 
 def test_a_torch_before_2_9_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "cuda_missing", lambda instead: None)
     assert SymmMem().missing() is None
-    monkeypatch.setattr(operations, "installed_version", lambda names: "2.8.0")
+    monkeypatch.setattr(machine_facts, "installed_version", lambda names: "2.8.0")
     assert SymmMem().missing() == "symmetric memory needs torch 2.9 or newer; this is 2.8.0"
 
 
