@@ -327,6 +327,8 @@ class Variables:
         default="none",
         choices=get_args(Registration),
         axis=True,
+        implied_by="backend",
+        beside=True,
     )
     algorithm: Algorithm | None = variable(
         "how a collective on symmetric memory goes: one_shot, two_shot, multimem (by the switch)",
