@@ -39,8 +39,8 @@ class Buffer(Protocol):
         """The number of elements, including guard words, that differ from the pattern in the first
         `copies` copies."""
 
-    def read(self, view: View) -> NDArray[Any]:
-        """The elements of a view of the first copy, as the dtype's machine words."""
+    def read(self, view: View, copy: int) -> NDArray[Any]:
+        """The elements of a view of a copy, as the dtype's machine words."""
 
 
 class Runner(Protocol):

@@ -107,7 +107,7 @@ def test_streams_and_connections_stand_beside_their_own_values_in_the_documents_
     (some,) = measured("ec2_streams", pairs)
     assert "mpi, 72 pairs (osu_mbw_mr); here: 2 pairs" in text_of(some)
     text = text_of(document, "another cloud")
-    assert "10.0 Gb/s" in text and "9.46 Gb/s" in text and "1.06 x" in text
+    assert "10.0 Gb/s (1250 MB/s)" in text and "9.46 Gb/s (1182 MB/s)" in text and "1.06 x" in text
     assert "another machine: AWS c5n.18xlarge" in text and "without a measured case" in text
     assert "this kind of machine: AWS c5n.18xlarge" in text_of(document, C5N)
 
