@@ -73,7 +73,8 @@ class Variable:
     name it, `pairs` (and such a backend), or `all`. shown: in a run's title where all rows share
     it, else as a column. bare: a title gives the value without the name. implied_by: the variable
     that brings it along in a comparison. beside: runs that differ in it are columns of one table.
-    feature: the folder of `features` that its key needs.
+    feature: the folder of `features` that its key needs. untried: values that have not run on a GPU
+    yet, as the first line of a run on one says.
     """
 
     meaning: str
@@ -93,6 +94,7 @@ class Variable:
     implied_by: str | None = None
     beside: bool = False
     feature: str | None = None
+    untried: tuple[str, ...] = ()
 
 
 def variable(meaning: str, **facts: Any) -> Any:
@@ -196,6 +198,7 @@ class Variables:
         axis=True,
         applies_to="operation",
         feature="accuracy",
+        untried=get_args(PayloadName),
     )
     traffic: str | None = variable(
         "who sends how much to whom: a pattern, a model of experts, a file with its digest",
@@ -270,6 +273,7 @@ class Variables:
         choices=get_args(Until),
         axis=True,
         applies_to="operation",
+        untried=get_args(Until),
     )
     split: int | None = variable(
         "groups of neighbours that a communicator is split into",
@@ -329,6 +333,7 @@ class Variables:
         axis=True,
         implied_by="backend",
         beside=True,
+        untried=("local", "symmetric"),
     )
     algorithm: Algorithm | None = variable(
         "how a collective on symmetric memory goes: one_shot, two_shot, multimem (by the switch)",
@@ -338,6 +343,7 @@ class Variables:
         applies_to="backend",
         implied_by="backend",
         beside=True,
+        untried=get_args(Algorithm),
     )
     interface: str | None = variable(
         "network interface as requested", default=None, choices=(), shown=False, beside=True
