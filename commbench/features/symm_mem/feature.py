@@ -27,7 +27,7 @@ def sections(summary: Summary) -> Iterator[Section]:
 
 def ranges(compared: Iterable[Best]) -> list[tuple[str, ...]]:
     """A line for each range of measured sizes in which the same is fastest."""
-    found = []
+    found: list[tuple[str, ...]] = []
     for (operation, ranks, fastest), alike in groupby(compared, _answer):
         sizes = [size_text(best.message_bytes) for best in alike]
         found.append((operation, ranks, sizes[0], sizes[-1], fastest))
