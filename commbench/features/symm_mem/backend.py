@@ -36,7 +36,7 @@ from .operations import older_than, refusal
 MEMORIES = ("cuda", "nccl", "nvshmem")
 SINCE = (2, 9)  # set_backend, which chooses the memory
 DEADLINE_S = 120.0
-# torch 2.13 allocates from a pool, in which a rank that was not in all cases has other offsets
+# torch allocates from a pool since 2.11, where a rank that was not in all cases has other offsets
 OWN_ALLOCATIONS = {"TORCH_SYMMMEM_IMPLICIT_POOL": "0"}
 
 

@@ -1,6 +1,7 @@
 """Which call of torch.ops.symm_mem is which collective, and what it can't do.
 
-From torch's CUDASymmetricMemoryOps.cu and nvshmem_extension.cu; the signatures are those of 2.13.
+From torch's CUDASymmetricMemoryOps.cu and nvshmem_extension.cu; torch 2.9 to 2.14 have the same
+signatures.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ OTHER_FORM = {
 OPERATIONS = dict.fromkeys(operation for operation, _ in CALLS)
 SUMMED = ("float32", "bfloat16")
 SCATTERED = (2, 4, 8)  # ranks that reduce_scatter_out is compiled for
-# earlier ones sent the whole allocation instead of the tensor; since which release is not known
-OF_TENSORS = (2, 13)
+# until tensors were parts of a pool, the whole allocation may have been sent
+OF_TENSORS = (2, 11)
 ALIGNMENTS = (16, 8, 4)  # bytes that a thread moves at once
 
 

@@ -170,8 +170,8 @@ def test_all_to_all_is_that_of_nvshmem_in_a_torch_that_sends_the_tensor(
     assert said(**words, memory="nvshmem") is None
     assert "use backend.memory=nvshmem" in str(said(**words))
     assert "use in_place=false" in str(said(memory="nvshmem", **words | {"in_place": True}))
-    monkeypatch.setattr(machine_facts, "installed_version", lambda names: "2.12.1")
-    assert "needs torch 2.13 or newer; this is 2.12.1" in str(said(**words, memory="nvshmem"))
+    monkeypatch.setattr(machine_facts, "installed_version", lambda names: "2.10.1")
+    assert "needs torch 2.11 or newer; this is 2.10.1" in str(said(**words, memory="nvshmem"))
 
 
 def test_a_torch_before_2_9_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
