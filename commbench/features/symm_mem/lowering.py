@@ -36,7 +36,10 @@ class SymmMemLowering(NcclLowering):
         self._scratch = scratch
 
     def call(self, step: Step) -> Call:
-        """Raises Unsupported."""
+        """Raises Unsupported, also for a step of a group: all ranks of a case have joined its
+        memory, and make scratch together."""
+        if self._is_inner:
+            raise Unsupported("symm_mem runs operations of all ranks only, not in a group")
         names = CALLS.get((type(step), self._algorithm))
         if names is None:
             return super().call(step)

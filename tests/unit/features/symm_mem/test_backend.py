@@ -87,6 +87,16 @@ def test_a_part_of_the_ranks_shares_memory_of_its_own(
     assert set(run.cases.layout) == {"1x2", "1x3"} and len(run.cases) == 6
 
 
+def test_sums_that_depend_on_their_order_are_not_compared_with_those_of_groups(
+    world: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Only the ranks of the group would make scratch."""
+    words = ("benchmark=all_reduce", "payload=rounding", "layout=1x4", "sizes=[1KiB]")
+    run = world(*WORLD, *words, env=shown(tmp_path, hgx(4), HOST_GPU))
+    assert (run.cases.status == "ok").all() and len(run.cases) == 3
+    assert run.cases.other_bits_beside.isna().all() and (run.cases.other_bits_again == 0).all()
+
+
 def test_nvshmem_moves_blocks_in_the_whole_world(world: Callable[..., Any], tmp_path: Path) -> None:
     words = ("benchmark=[all_to_all,all_reduce]", "backend.memory=nvshmem", "sizes=[64]")
     run = world(*WORLD, *words, env=shown(tmp_path, hgx(2), HOST_GPU))
