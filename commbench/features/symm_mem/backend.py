@@ -184,11 +184,10 @@ class SymmMemCommunicator(NcclCommunicator):
         return view_tensors(buffer, replace(view, slot=0)).values[0]
 
     def facts(self) -> dict[str, Any]:
-        """Without NCCL's log, which is about the barriers."""
+        """NCCL's log is about the barriers, and says nothing of these paths."""
         import torch
 
-        facts = super().facts()
-        del facts["nccl_log"]
         transport = f"symmetric memory ({self._allocator})"
         library = f"torch {torch.__version__} symm_mem"
-        return {**facts, "library": library, "transport": transport}
+        own = {"library": library, "transport": transport, "nccl_log": ""}
+        return {**super().facts(), **own}
