@@ -21,7 +21,6 @@ from commbench.results.columns import VARIABLES, grouped
 from commbench.results.load import Paths, counting_ranks, read_case_rows, read_rows
 from commbench.results.row import Measured, Row
 from commbench.results.run_folder import mapping_or_empty
-from commbench.stats.stability import Stability, stability_of
 from commbench.stats.thresholds import FULL_SPEED_SHARE
 
 from .case_names import telling, unusual
@@ -228,17 +227,6 @@ def stored_intervals(cases: Iterable[Row], folders: Sequence[Path]) -> pd.DataFr
         wanted = pc.field("name").isin(MOVED)
         return intervals_of_soaks(soaks, read_rows(list(folders), "counters", where=wanted))
     return None
-
-
-def stabilities(intervals: pd.DataFrame) -> dict[tuple[str, str], Stability]:
-    """CASE_KEY of each soak that has enough of these intervals -> how stable it was."""
-    found = {}
-    for (run_id, case_id), soak in intervals.groupby(list(CASE_KEY), sort=False):
-        columns = (soak[name].to_numpy() for name in ("at_s", "repetitions", "busy_s"))
-        stability = stability_of(*columns)
-        if stability is not None:
-            found[str(run_id), str(case_id)] = stability
-    return found
 
 
 def intervals_of(counters: pd.DataFrame) -> pd.DataFrame:

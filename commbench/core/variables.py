@@ -264,8 +264,10 @@ class Variables:
         "operations that groups of ranks run at once; [ ] around the one whose time is taken",
         default=None,
         choices=(),
+        null="all_reduce@world + all_gather@world",
         axis=True,
         applies_to="operation",
+        feature="groups",
     )
     until: Until | None = variable(
         "of opening a communicator: until it is open, or has done its first call (a barrier)",

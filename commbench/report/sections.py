@@ -16,6 +16,7 @@ from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
 from commbench.analysis.combined_row import Combined
 from commbench.analysis.slow_pairs import CLASSES, Matrix
+from commbench.analysis.symmetric_pairs import symmetry_text
 from commbench.core.layout import pairs_text
 from commbench.core.texts import message_text
 from commbench.core.units import format_seconds, natural_key, plural
@@ -26,12 +27,19 @@ from . import plots
 from .compare_text import ab_notes, ab_sentence, comparison_table
 from .derived_tables import DerivedTable, derived_tables
 from .distributions import RawData, RowId
-from .features import added_sections, curves_beside, doubts_on
+from .features import added_sections, answers_of, curves_beside, doubts_on, sentences_on
 from .numbers import headline_table, lines_by_window, number_sections
-from .quantities import MEDIAN, has_bandwidth, in_full, quoted, text_with_unit
+from .quantities import (
+    MEDIAN,
+    has_bandwidth,
+    in_full,
+    is_stream_soak,
+    quoted,
+    repetition_bytes,
+    text_with_unit,
+)
 from .section import Figure, Section, no_figures
-from .streams import is_stream_soak, repetition_bytes
-from .summary import GROUP_HEADS, LOST_HEADS, Summary
+from .summary import GROUP_HEADS, LOST_HEADS, MOST_SENTENCES, Summary
 from .table import Table
 
 ANSWERS = "Answers"
@@ -97,7 +105,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], title: str = "
 def _answers(summary: Summary) -> Iterator[Section]:
     """What to know first: the numbers of each benchmark, what they say, and how well they are
     known."""
-    sentences = summary.sentences(doubts_on(summary))
+    sentences = answers(summary)
     headline = headline_table(summary.combined)
     named = dict.fromkeys((*summary.combined.notes, *summary.soaks.notes))
     notes = [*named, summary.scope(), summary.certainty(), summary.disturbances()]
@@ -109,6 +117,26 @@ def _answers(summary: Summary) -> Iterator[Section]:
         notes=list(filter(None, [*notes, summary.interval_note()])),
     )
     yield Section("More answers", sentences[MOST_ANSWERS:], is_folded=True)
+
+
+def answers(summary: Summary) -> list[str]:
+    """Verdicts, doubts, what pairs say and what features know, then which backend is best."""
+    return [
+        *summary.unfinished,
+        *summary.verdicts(),
+        *summary.doubts(doubts_on(summary)),
+        *[*_on_matrices(summary)][:MOST_SENTENCES],
+        *answers_of(summary),
+        *summary.choices(),
+    ]
+
+
+def _on_matrices(summary: Summary) -> Iterator[str]:
+    """Whether the two directions of the pairs are equally fast, and what features know of them."""
+    for matrix, name in summary.matrix_names.items():
+        if both := symmetry_text(matrix):
+            yield f"{name}: {both}."
+        yield from sentences_on(matrix)
 
 
 def _comparison(result: AbResult) -> Section:

@@ -1,5 +1,6 @@
 """The parts of `make gpu-check CALL=3`: registered and symmetric memory, the cost of communicators,
-training jobs and their replay, and the sums of NCCL, with two or three ranks on one GPU.
+copies beside a collective, training jobs and their replay, and the sums of NCCL, with two or three
+ranks on one GPU.
 
 On a GPU that calls 1 and 2 have not seen, the most valuable parts of call 1 follow.
 """
@@ -133,6 +134,21 @@ THIRD_CALL = (
             "timing.repetitions=7",
             "timing.warmup_repetitions=1",
             "budget.case_s=2",
+        ),
+        30,
+        TWO_RANKS,
+        mps=True,
+    ),
+    Part(
+        "copies_beside",
+        commbench(
+            "backend=nccl",
+            "layout=1x2",
+            "benchmark=concurrent",
+            'groups="all_gather@world + copy_d2h@world + copy_h2d@world"',
+            "sizes=[64MiB]",
+            "timer=[device_event,graph]",
+            *QUICK,
         ),
         30,
         TWO_RANKS,

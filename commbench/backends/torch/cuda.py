@@ -179,22 +179,8 @@ class CudaDevice:
         replay: Callable[[], None] = graph.replay
         return replay
 
-    def side_stream(self) -> Any:
-        return self._cuda.Stream(self.place)
-
-    def on_side_stream(self, stream: Any, enqueue: Callable[..., Any], *args: Any) -> Any:
-        """Enqueue work on another stream, after the current one's work so far; returns that stream
-        for `join`."""
-        # in a capture that is not the stream of this device
-        stream.wait_stream(self._cuda.current_stream())
-        with self._cuda.stream(stream):
-            enqueue(*args)
-        return stream
-
-    def join(self, streams: list[Any]) -> None:
-        """Make the current stream wait for the work that these streams have so far."""
-        for stream in streams:
-            self._cuda.current_stream().wait_stream(stream)
+    def side_stream(self) -> SideStream:
+        return SideStream(self._cuda, self._cuda.Stream(self.place))
 
     def pages(self) -> CudaPageLock:
         """Page-locks host memory for this GPU."""
@@ -203,6 +189,25 @@ class CudaDevice:
     def readings(self) -> dict[str, float]:
         """Clocks, temperature, throttle reasons and byte counters, as far as NVML provides them."""
         return {**self._monitor.readings(), HOST_BOUND: float(self.host_bound)}
+
+
+class SideStream:
+    """A stream beside the current one, which waits for it as for torch's works."""
+
+    def __init__(self, cuda: Any, stream: Any) -> None:
+        self._cuda = cuda
+        self._stream = stream
+
+    def start(self, enqueue: Callable[..., Any], *args: Any) -> SideStream:
+        """Enqueue work after that which the current stream has so far."""
+        # in a capture that is not the stream of the device
+        self._stream.wait_stream(self._cuda.current_stream())
+        with self._cuda.stream(self._stream):
+            enqueue(*args)
+        return self
+
+    def wait(self) -> None:
+        self._cuda.current_stream().wait_stream(self._stream)
 
 
 class CudaMemory:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from commbench.backends.buffers.memory import DeviceBuffer, HostBuffer, rotation_pool
+from commbench.backends.buffers.staging import PinnedBuffer
 from commbench.core import program as steps
 from commbench.core.case import World
 from commbench.core.errors import Unsupported
@@ -33,7 +34,7 @@ from commbench.engines.lowered import (
 )
 from commbench.hardware.torch_install import other_torch
 
-from .cuda import CudaDevice, CudaMemory, gpu_runner, view_tensors
+from .cuda import CudaDevice, CudaMemory, SideStream, gpu_runner, view_tensors
 
 # a last resort: the deadlines of the control plane are shorter
 CALL_TIMEOUT = timedelta(minutes=10)
@@ -45,6 +46,7 @@ TORCH_UNSUPPORTED: UnsupportedForms = {
 }
 DEVICE_STREAM_BYTES = 2**28  # beyond any GPU's cache
 STARTED = True  # what torch calls async_op
+WITHOUT_WAITING = True  # of Tensor.copy_
 TORCH_REDUCTIONS = {"sum": "SUM", "avg": "AVG", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
 
 
@@ -165,7 +167,7 @@ class TorchCommunicator(RankCommunicator):
 
 
 class CudaCommunicator(TorchCommunicator):
-    """The same with buffers and a clock on this rank's GPU."""
+    """The same with a clock on this rank's GPU, and buffers where their specifications say."""
 
     def __init__(
         self, name: str, group: Any, ranks: tuple[int, ...], rank: int, gpu: CudaDevice, *more: Any
@@ -174,7 +176,10 @@ class CudaCommunicator(TorchCommunicator):
         self.gpu = gpu
 
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
-        return DeviceBuffer(spec, pool, partial(CudaMemory, place=self.gpu.place))
+        if spec.memory == steps.DEVICE:
+            return DeviceBuffer(spec, pool, partial(CudaMemory, place=self.gpu.place))
+        is_pinned = spec.memory == steps.PINNED
+        return PinnedBuffer(spec, pool, self.gpu.pages()) if is_pinned else HostBuffer(spec, pool)
 
     def runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
         return gpu_runner(
@@ -187,7 +192,7 @@ class CudaCommunicator(TorchCommunicator):
         )
 
     def _lowering(self, buffers: Mapping[str, Buffer]) -> GroupLowering[Call]:
-        return TorchLowering(self.group, buffers, self.gpu.place)
+        return TorchLowering(self.group, buffers, self.gpu)
 
     def counters(self) -> dict[str, float]:
         return self.gpu.readings()
@@ -203,7 +208,9 @@ class TorchLowering:
     lacks.
     """
 
-    def __init__(self, group: Any, buffers: Mapping[str, Buffer], place: Any = None) -> None:
+    def __init__(
+        self, group: Any, buffers: Mapping[str, Buffer], gpu: CudaDevice | None = None
+    ) -> None:
         import torch
         import torch.distributed as dist
 
@@ -211,7 +218,8 @@ class TorchLowering:
         self._group = group
         self._buffers = buffers
         self._copy = torch.Tensor.copy_
-        self._place = place  # the GPU that computes; None for the host
+        self._gpu = gpu  # that computes and copies; None for the host
+        self._streams: dict[int, SideStream] = {}  # of copies, by request
         self._rank = group.rank()
         self._size = group.size()
         self._tensors: dict[View, Rotating] = {}
@@ -219,8 +227,13 @@ class TorchLowering:
     def call(self, step: Step) -> Call:
         dist = self._dist
         match step:
-            case steps.Start(steps.Copy()):
-                raise Unsupported("torch copies on the host, which waits for the end of a copy")
+            case steps.Start(steps.Copy(source, target), request):
+                if self._gpu is None:
+                    raise Unsupported("torch copies on the host, which waits for the end of a copy")
+                if request not in self._streams:
+                    self._streams[request] = self._gpu.side_stream()
+                copied = (self.tensors(target), self.tensors(source), WITHOUT_WAITING)
+                return Call(self._streams[request].start, (self._copy, *copied), into=request)
             case steps.Start(steps.Send() | steps.Recv() as message, request):
                 function = getattr(dist, f"i{type(message).__name__.lower()}")
                 return Call(function, self._message(message), into=request)
@@ -239,17 +252,19 @@ class TorchLowering:
 
     def _compute(self, step: steps.Compute) -> Call:
         """On the memory's own device: kernels on the stream of the caller, where it is a GPU."""
-        if self._place is None:
+        if self._gpu is None:
             return compute_call(step)
         import torch
+
+        place = self._gpu.place
 
         match step:
             case steps.MemoryStream(size_bytes):
                 shape = (2, min(size_bytes, DEVICE_STREAM_BYTES))
-                target, source = torch.ones(shape, dtype=torch.uint8, device=self._place)
+                target, source = torch.ones(shape, dtype=torch.uint8, device=place)
                 return Call(_device_stream, (target, source, size_bytes))
             case steps.Matmul(size, repetitions):
-                factors = torch.ones((3, size, size), dtype=torch.float32, device=self._place)
+                factors = torch.ones((3, size, size), dtype=torch.float32, device=place)
                 return Call(_device_multiply, (*factors, repetitions))
             case _:
                 raise Unsupported(

@@ -62,6 +62,7 @@ class Nccl(NcclBackend):
     has_profiler = True
     unsupported_forms = TORCH_UNSUPPORTED
     axes = ("registration",)
+    starts_copies = True
     library: str = "auto"
 
     def missing(self, device: Device = "cuda") -> str | None:
@@ -151,7 +152,7 @@ class NcclCommunicator(CudaCommunicator):
         return self._new_group(tuple(self.ranks[rank] for rank in ranks))
 
     def _lowering(self, buffers: Mapping[str, Buffer]) -> GroupLowering[Call]:
-        return NcclLowering(self.group, buffers, self.barrier_tensor, self.gpu.place)
+        return NcclLowering(self.group, buffers, self.barrier_tensor, self.gpu)
 
     def facts(self) -> dict[str, Any]:
         import torch
@@ -190,18 +191,22 @@ class NcclLowering:
     """
 
     def __init__(
-        self, group: Any, buffers: Mapping[str, Buffer], barrier_tensor: Any, place: Any = None
+        self,
+        group: Any,
+        buffers: Mapping[str, Buffer],
+        barrier_tensor: Any,
+        gpu: CudaDevice | None = None,
     ) -> None:
         import torch.distributed as dist
 
         self._dist = dist
         self._group = group
         self._barrier_tensor = barrier_tensor
-        self._torch = TorchLowering(group, buffers, place)
+        self._torch = TorchLowering(group, buffers, gpu)
         self._posted: list[Message] = []  # since the last wait
         self._is_inner = False
         self._requests: set[int] = set()  # of those that are started
-        self._collectives: set[int] = set()  # started and not waited for
+        self._collectives: set[int] = set()  # started and not waited for, copies as well
 
     def within(self, communicator: NcclCommunicator) -> NcclLowering:
         """What is started there is waited for here, but for messages: a batch is of one group."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from itertools import chain
+from typing import Any, get_args
 
 from commbench.analysis.cold_start import FULL_SPEED
 from commbench.core.texts import size_text, span_text
@@ -16,6 +17,7 @@ from commbench.report.table import Table
 from commbench.results.columns import grouped
 from commbench.results.intervals import interval_note, marks_note
 from commbench.results.row import Row
+from commbench.stats.interval import Certainty
 
 from .quiz import QUIZ, quiz_answer
 from .reference import UNITS, Point, Reference, is_in_bits
@@ -27,6 +29,7 @@ QUANTITIES = {each.column: each.name for each in (MEDIAN, ALGBW, BUSBW)} | {
     "rate_gb_per_s": ALGBW.name,
 }
 ANOTHER_MACHINE = "another machine"
+MARKS: tuple[Certainty, ...] = get_args(Certainty)  # from the most certain on
 
 
 def document_sections(documents: Iterable[Document], hardware: Sequence[str]) -> Iterator[Section]:
@@ -100,11 +103,10 @@ def _curve_table(values: Sequence[Compared]) -> Table:
 
 
 def _cells(each: Compared, write: Callable[[float], str]) -> tuple[str, str, str]:
-    """Ours with its width, or the range of several alike cases; the published value; and the
-    factor, or of a bound whether ours is within."""
+    """Ours with its width, or the range of several alike cases with the mark of the least certain;
+    the published value; and the factor, or of a bound whether ours is within."""
     ours = each.ours
-    # a quantity without intervals, or the middle of several cases, has no mark
-    mark = ours.certainty if ours.of else ""
+    mark = max((value.certainty for value in each.marked), key=MARKS.index, default="")
     width = ours.width_text() if ours.of else ""
     texts = [f"{mark}{write(ours.value)}", width, _several(each)]
     known = each.point.text(write)
@@ -138,8 +140,9 @@ def _origins(document: Document, hardware: Sequence[str]) -> Iterator[str]:
 
 
 def _meanings(document: Document) -> Iterator[str]:
-    shown = [each.ours for each in document.compared if each.ours.of]
-    if notes := [*filter(None, (interval_note(shown), marks_note(shown)))]:
+    wide = interval_note([each.ours for each in document.compared if each.ours.of])
+    marks = marks_note(chain.from_iterable(each.marked for each in document.compared))
+    if notes := [*filter(None, (wide, marks))]:
         yield f"{'; '.join(notes)}."
     if any(each.reference.column == FULL_SPEED for each in document.compared):
         yield "Time to full speed: to the end of its first interval, as tcpbench prints it."

@@ -84,6 +84,12 @@ class Compared:
         return STATISTICS[self.reference.statistic or "median"](self.values)
 
     @property
+    def marked(self) -> list[Interval]:
+        """What tells how certain ours is: itself, or the cases in whose middle it is. A quantity
+        without intervals has none."""
+        return [each for each in ((self.ours,) if self.ours.of else self.values) if each.of]
+
+    @property
     def asymmetric(self) -> int:
         """How many ratios of two directions are neither small nor within their intervals."""
         return sum(each.low > 1 and each.value > 1 + SYMMETRIC for each in self.values)

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from host_pools import HostPool, HostPools, use_host_pool
@@ -27,6 +28,22 @@ from commbench.engines.lowered import now_ns
 
 class HostEvent:
     ns = 0
+
+
+class HostStream:
+    """See SideStream of backends/torch/cuda.py: work is done when it is waited for."""
+
+    def __init__(self) -> None:
+        self._work: list[Callable[[], None]] = []
+
+    def start(self, enqueue: Callable[..., None], *args: Any) -> HostStream:
+        self._work.append(partial(enqueue, *args))
+        return self
+
+    def wait(self) -> None:
+        for work in self._work:
+            work()
+        self._work.clear()
 
 
 class HostGpu:
@@ -61,13 +78,8 @@ class HostGpu:
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
         return enqueue
 
-    def side_stream(self) -> None: ...
-
-    def on_side_stream(self, stream: None, enqueue: Callable[..., None], *args: Any) -> None:
-        enqueue(*args)
-
-    def join(self, streams: list[None]) -> None:
-        assert len(streams) == 2
+    def side_stream(self) -> HostStream:
+        return HostStream()
 
     def readings(self) -> dict[str, float]:
         return {"gpu.locked_buffers": float(len(self.locked)), HOST_BOUND: float(self.host_bound)}
@@ -140,7 +152,7 @@ class HostNcclCommunicator(NcclCommunicator):
         return self._memory.allocating()
 
     def _lowering(self, buffers: Mapping[str, Buffer]) -> Any:
-        return HostNcclLowering(self.group, buffers, self.barrier_tensor, self.gpu.place)
+        return HostNcclLowering(self.group, buffers, self.barrier_tensor, self.gpu)
 
     def facts(self) -> dict[str, Any]:
         return {**CudaCommunicator.facts(self), "log_file": os.environ.get("NCCL_DEBUG_FILE")}

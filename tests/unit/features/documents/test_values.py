@@ -146,6 +146,10 @@ def test_alike_cases_are_one_number_with_their_range_and_others_have_a_name() ->
     assert another.ours.value == pytest.approx(880)
     assert ours(document)["the same node", 2**18].ours.value == pytest.approx(1600)
     assert "880 Mb/s (800 to 960, 3 cases)" in text_of(document)
+    wide = [each | {"ci_low_s": 0.5e-6, "ci_high_s": 2e-6} for each in pairs[:1]]
+    (document,) = measured("openbsd_pairs", *wide, *pairs[1:])
+    assert "?880 Mb/s (800 to 960, 3 cases)" in text_of(document)
+    assert "?0.94 x" in text_of(document) and "?: over ±30 %." in text_of(document)
     labels = [
         case("p2p_bandwidth", TCP, 2**18, pair="0-1", label=label) for label in ("here", "there")
     ]
