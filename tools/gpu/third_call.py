@@ -126,6 +126,22 @@ THIRD_CALL = (
         )
         for ranks in (1, 2)
     ),
+    Part(
+        "symm_mem",
+        commbench(
+            "backend=symm_mem",
+            "layout=1x2",
+            "benchmark=all_reduce",
+            "algorithm=[one_shot,two_shot,multimem]",
+            "dtype=bfloat16",
+            "sizes=[8,64KiB,1MiB]",
+            "timer=[host_sync,graph]",
+            *QUICK,
+        ),
+        40,
+        TWO_RANKS | OVERLAPPING,
+        mps=True,
+    ),
     Part("truth_init", f"{TRUTH} init", 15, TWO_RANKS, mps=True),
     Part(
         "communicators",

@@ -27,7 +27,7 @@ from commbench.engines.lowered import Call, Lowered, Rotating
 from commbench.hardware import amd
 from commbench.hardware.cuda import CudaDriver, driver_missing, driver_too_old
 from commbench.hardware.gpu import VISIBLE_DEVICES
-from commbench.hardware.machine_facts import installed_version
+from commbench.hardware.machine_facts import older_torch
 from commbench.hardware.nvml import Monitor
 from commbench.hardware.torch_install import torch_build
 
@@ -84,11 +84,8 @@ def _hidden(names: Iterable[str], instead: str) -> str | None:
 @cache  # a process keeps the torch that it has imported
 def _too_old_for_graphs() -> str | None:
     """Why this torch's graphs can't be measured; None if they can."""
-    installed = installed_version(("torch",)) or ""
-    version = re.match(r"(\d+)\.(\d+)", installed)
-    if version is None or (int(version[1]), int(version[2])) >= GRAPHS_SINCE:
-        return None
-    return (
+    installed = older_torch(GRAPHS_SINCE)
+    return installed and (
         f"torch {installed} runs two more kernels in each replay of a graph, and can't capture"
         " messages; install torch 2.7 or newer, or use timer=throughput"
     )

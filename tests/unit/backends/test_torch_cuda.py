@@ -29,6 +29,7 @@ from commbench.core.errors import Unsupported
 from commbench.core.payload import DTYPES, dtype, message
 from commbench.core.program import BufferSpec, View
 from commbench.engines.device import HOST_BOUND
+from commbench.hardware import machine_facts
 
 CPU = torch.device("cpu")
 
@@ -185,7 +186,7 @@ def test_events_are_torchs_and_recorded_in_the_stream_of_the_device() -> None:
 def test_a_torch_whose_graphs_have_more_in_them_is_refused_for_graphs_only(
     monkeypatch: pytest.MonkeyPatch, version: str | None, is_refused: bool
 ) -> None:
-    monkeypatch.setattr(cuda, "installed_version", lambda names: version)
+    monkeypatch.setattr(machine_facts, "installed_version", lambda names: version)
     cuda._too_old_for_graphs.cache_clear()
     try:
         captured = replace(GPU_CASE, timer="graph")
