@@ -70,7 +70,7 @@ THIRD_CALL = (
         )
         for number, way in enumerate(("none", "local", "symmetric", "CUDA", "NCCL", "NVSHMEM"))
     ),
-    Part("truth_windows", f"{TRUTH} windows", 20, TWO_RANKS, mps=True),
+    Part("truth_windows", f"{TRUTH} windows", 18, TWO_RANKS, mps=True),
     Part(
         "registration",
         commbench(
@@ -165,9 +165,9 @@ THIRD_CALL = (
             "backend=nccl",
             "layout=1x2",
             "benchmark=concurrent",
-            'groups="all_gather@world + copy_d2h@world + copy_h2d@world"',
-            "sizes=[64MiB]",
-            "timer=[device_event,graph]",
+            'groups="all_gather@world + copy_d2h@world"',
+            "sizes=[16MiB]",
+            "timer=device_event",
             *QUICK,
         ),
         30,

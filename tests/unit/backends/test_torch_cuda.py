@@ -19,6 +19,7 @@ from commbench.backends.torch import cuda
 from commbench.backends.torch.cuda import (
     CudaDevice,
     CudaMemory,
+    SideStream,
     gpu_ordinal,
     view_tensors,
 )
@@ -217,3 +218,29 @@ def test_a_failed_capture_says_that_no_other_follows_in_this_process() -> None:
         device.capture(lambda: None)
     with pytest.raises(Unsupported, match="after a capture that failed"):
         device.capture(lambda: None)
+
+
+def test_work_beside_a_stream_begins_after_its_work_and_is_waited_for() -> None:
+    words: list[str] = []
+
+    class Named:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def wait_stream(self, other: Named) -> None:
+            words.append(f"{self.name} waits for {other.name}")
+
+        def __enter__(self) -> None:
+            words.append(f"on {self.name}")
+
+        def __exit__(self, *error: object) -> None:
+            words.append(f"off {self.name}")
+
+    current = Named("current")
+    cuda = SimpleNamespace(current_stream=lambda: current, stream=lambda stream: stream)
+    side = SideStream(cuda, Named("side"))
+    assert side.start(words.append, "copy") is side
+    side.wait()
+    assert words == [
+        "side waits for current", "on side", "copy", "off side", "current waits for side"
+    ]  # fmt: skip
