@@ -20,7 +20,7 @@ from .section import Section
 from .summary import Summary
 
 # the sections of a report behind which others may stand; a verdict stands before all
-Place = Literal["verdict", "answers", "comparisons", "figures", "numbers", "checks"]
+Place = Literal["verdict", "answers", "comparisons", "curves", "figures", "numbers", "checks"]
 SectionsOf = Callable[[Summary], Iterable[Section]]
 
 

@@ -78,11 +78,6 @@ def is_stream_soak(row: Row) -> bool:
     return row.end_gb_per_s is not None
 
 
-def repetition_bytes(row: Row) -> int:
-    """Of a measured repetition: all writes between two stamps."""
-    return (row.operations_per_sample or 1) * row.message_bytes
-
-
 def has_several_pairs(row: Row) -> bool:
     """Whether several pairs send windows of messages at once, whose rate is quoted."""
     return " " in (row.pair or "") and row.window is not None

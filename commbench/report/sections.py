@@ -33,9 +33,7 @@ from .quantities import (
     MEDIAN,
     has_bandwidth,
     in_full,
-    is_stream_soak,
     quoted,
-    repetition_bytes,
     text_with_unit,
 )
 from .section import Figure, Section, no_figures
@@ -78,7 +76,7 @@ def sections(summary: Summary, raw: RawData) -> list[Section]:
         map(_comparison, summary.results.comparisons),
         added("comparisons"),
         _pairs(summary),
-        _figures(summary, raw),
+        _figures(summary),
         added("figures"),
         _choices(summary),
         number_sections(summary.combined),
@@ -151,7 +149,7 @@ def _comparison(result: AbResult) -> Section:
 # ---------------------------------------------------------------- figures
 
 
-def _figures(summary: Summary, raw: RawData) -> Iterator[Section]:
+def _figures(summary: Summary) -> Iterator[Section]:
     lines = ((each.benchmark, each.rows) for each in lines_by_window(summary.combined))
     curves = plots.curves_of(lines)
     for number, benchmark in enumerate(curves.rows):
@@ -162,35 +160,10 @@ def _figures(summary: Summary, raw: RawData) -> Iterator[Section]:
             is_folded=number >= 3,
             is_on_terminal=False,
         )
-    if raw.time_lines:
-        yield _drawn("Over time", partial(_over_time, summary, raw))
-    reached_s = summary.full_speed_s()
-    if len(reached_s) > 1:
-        yield _drawn(
-            "Time to full speed of fresh connections", partial(plots.full_speed, reached_s)
-        )
+    yield from added_sections("curves", summary)
     if len({row.layout for row in summary.combined.rows}) > 1:
-        yield _drawn("Layouts (nodes x ranks per node)", partial(plots.by_layout, curves))
-
-
-def _drawn(title: str, figures: partial[list[Figure]]) -> Section:
-    return Section(title, figures=figures, is_on_terminal=False)
-
-
-def _over_time(summary: Summary, raw: RawData) -> list[Figure]:
-    titles = _row_titles(summary, [each for each, _ in raw.time_lines])
-    figures = []
-    rows = {_row_id(row): row for row in summary.results.rows}
-    for each, line in raw.time_lines:
-        row = rows[each]
-        beside = curves_beside(summary, [row])
-        known = [curve for curve in beside if curve.column == plots.OVER_TIME]
-        if is_stream_soak(row):
-            figures += plots.stream(titles[each], line, repetition_bytes(row), known)
-        else:
-            title = f"{titles[each]}: median and range of each interval"
-            figures += plots.soak(title, line, plots.times_of(known, row.message_bytes))
-    return figures
+        draw = partial(plots.by_layout, curves)
+        yield Section("Layouts (nodes x ranks per node)", figures=draw, is_on_terminal=False)
 
 
 def _of_benchmark(summary: Summary, curves: plots.Curves, benchmark: str) -> Sequence[Figure]:
@@ -339,7 +312,7 @@ def _details(summary: Summary, raw: RawData) -> Iterator[Section]:
 
 def _distributions(summary: Summary, raw: RawData) -> list[Figure]:
     firsts = [(launches[0][0], case_id) for (case_id, _), launches in raw.distributions.items()]
-    titles = _row_titles(summary, firsts)
+    titles = row_titles(summary, firsts)
     figures = []
     for first, launches in zip(firsts, raw.distributions.values(), strict=True):
         ends = " .. ".join(map(format_seconds, np.quantile(launches[0][1], (0, 0.5, 1)).tolist()))
@@ -353,7 +326,7 @@ def _row_id(row: Row) -> RowId:
     return row.run_id, row.case_id
 
 
-def _row_titles(summary: Summary, wanted: Sequence[RowId]) -> Mapping[RowId, str]:
+def row_titles(summary: Summary, wanted: Sequence[RowId]) -> Mapping[RowId, str]:
     """The names of these rows; of several launches of a case with trial and run."""
     by_id = {_row_id(row): row for row in summary.results.rows}
     rows = without_shared([by_id[each] for each in wanted])

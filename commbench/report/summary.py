@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from commbench.analysis.ab_results import AbResult, read_ab_results
 from commbench.analysis.best import CHOSEN_SETTINGS
 from commbench.analysis.case_names import case_names, without_shared
-from commbench.analysis.cold_start import until_full_speed
 from commbench.analysis.combined import CombinedCases, combine_runs
 from commbench.analysis.combined_row import COMBINED
 from commbench.analysis.disturbances import JUDGED, disturbances_text
@@ -297,12 +296,6 @@ class Summary:
     def disturbances(self) -> str:
         """What made them uncertain."""
         return disturbances_text(self.results.records, self.results.rows)
-
-    def full_speed_s(self) -> list[float]:
-        """Of each stream: until the end of its first interval at full speed."""
-        soaks = [row for row in self.results.rows if row.full_speed_s is not None]
-        reached = until_full_speed(soaks, self.results.records)
-        return [row.full_speed_s for row in reached if row.full_speed_s is not None]
 
     def settings(self) -> list[str]:
         """Those with which the runs measured."""

@@ -114,6 +114,16 @@ def test_a_command_of_a_feature_is_refused_with_its_name(tmp_path: Path) -> None
     assert "commbench import needs commbench.features.imports" in refused.stderr
 
 
+def test_a_function_of_a_feature_is_refused_with_its_name(tmp_path: Path) -> None:
+    program = "import commbench; commbench.soak_intervals('.')"
+    env = without(tmp_path, "features/streams")
+    command = [sys.executable, "-S", "-c", program]
+    refused = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert refused.stderr.endswith(
+        "commbench.soak_intervals needs commbench.features.streams, which is not there\n"
+    )
+
+
 SOAK = ("timing=soak", "timing.duration_s=0.02", "timing.interval_s=0.005", "layout=1x2")
 
 

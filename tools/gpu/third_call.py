@@ -1,6 +1,6 @@
-"""The parts of `make gpu-check CALL=3`: registered and symmetric memory, the cost of communicators,
-copies beside a collective, training jobs and their replay, and the sums of NCCL, with two or three
-ranks on one GPU.
+"""The parts of `make gpu-check CALL=3`: registered and symmetric memory, float8, the cost of
+communicators, copies beside a collective, training jobs and their replay, and the sums of NCCL,
+with two or three ranks on one GPU.
 
 On a GPU that calls 1 and 2 have not seen, the most valuable parts of call 1 follow.
 """
@@ -105,6 +105,26 @@ THIRD_CALL = (
             mps=True,
         )
         for name, subsystems in LOGGED.items()
+    ),
+    *(
+        Part(
+            f"float8_{ranks}_ranks",
+            commbench(
+                "backend=nccl",
+                f"layout=1x{ranks}",
+                "benchmark=[all_reduce,reduce_scatter,all_gather,p2p_latency]",
+                "dtype=[float8_e4m3fn,float8_e5m2]",
+                "reduction=[sum,max,avg]",
+                "sizes=[12KiB]",
+                "timer=[host_sync,graph]",
+                *FEW,
+            ),
+            40,
+            TWO_RANKS,
+            beside=True,  # the times of these and of the proofs are not used
+            mps=True,
+        )
+        for ranks in (1, 2)
     ),
     Part(
         "symm_mem",

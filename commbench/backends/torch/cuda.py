@@ -135,6 +135,12 @@ class CudaDevice:
 
         return cls(gpu_ordinal(world, torch.cuda.device_count()))
 
+    @property
+    def capability(self) -> tuple[int, int]:
+        """CUDA's compute capability: (9, 0) for an H100."""
+        known: tuple[int, int] = self._cuda.get_device_capability(self.place)
+        return known
+
     def event(self) -> Any:
         return self._cuda.Event(enable_timing=True)
 
@@ -259,9 +265,10 @@ def gpu_runner(
     return runner
 
 
-def view_tensors(buffer: Any, view: View) -> Rotating:
+def view_tensors(buffer: Any, view: View, numbers: bool = False) -> Rotating:
     """The view as a tensor in the buffer's own memory, on the host or on a GPU, in each copy of the
-    pool."""
+    pool: of bytes for float8, unless its `numbers` are reduced. Not all can move these: gloo, and
+    NCCL 2.27 on a GPU that can't reduce them."""
     import torch
 
     def of_slot(copy: int) -> Any:
@@ -270,5 +277,6 @@ def view_tensors(buffer: Any, view: View) -> Rotating:
             return buffer.allocation.tensor[start : start + buffer.payload_bytes]
         return torch.from_numpy(buffer.words(view.slot, copy))
 
-    kind = getattr(torch, buffer.spec.dtype)
+    are_bytes = buffer.dtype.is_float8 and not numbers
+    kind = getattr(torch, buffer.dtype.word if are_bytes else buffer.spec.dtype)
     return Rotating(tuple(of_slot(copy).view(kind)[view.elements] for copy in range(buffer.pool)))

@@ -222,7 +222,7 @@ class TorchLowering:
         self._streams: dict[int, SideStream] = {}  # of copies, by request
         self._rank = group.rank()
         self._size = group.size()
-        self._tensors: dict[View, Rotating] = {}
+        self._tensors: dict[tuple[View, bool], Rotating] = {}
 
     def call(self, step: Step) -> Call:
         dist = self._dist
@@ -324,18 +324,18 @@ class TorchLowering:
                 )
             case steps.AllReduce(_, recv, reduction):
                 operation = self._operation(reduction)
-                return Call(dist.all_reduce, (self.tensors(recv), operation, group, started))
+                return Call(dist.all_reduce, (self.numbers(recv), operation, group, started))
             case steps.Reduce(send, _, reduction, root):
                 operation = self._operation(reduction)
                 return Call(
-                    dist.reduce, (self.tensors(send), None, operation, group, started, root)
+                    dist.reduce, (self.numbers(send), None, operation, group, started, root)
                 )
             case steps.ReduceScatter(send, recv, reduction):
                 reduce_scatter = (
                     getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
                 )
                 operation = self._operation(reduction)
-                tensors = (self.tensors(recv), self.tensors(send))
+                tensors = (self.numbers(recv), self.numbers(send))
                 return Call(reduce_scatter, (*tensors, operation, group, started))
             case _:
                 raise Unsupported(f"torch.distributed has no {type(step).__name__}")
@@ -343,11 +343,16 @@ class TorchLowering:
     def _operation(self, reduction: ReductionName) -> Any:
         return getattr(self._dist.ReduceOp, TORCH_REDUCTIONS[reduction])
 
-    def tensors(self, view: View) -> Rotating:
-        """One tensor per copy of the pool; the same object for the same view."""
-        if view not in self._tensors:
-            self._tensors[view] = view_tensors(self._buffers[view.buffer], view)
-        return self._tensors[view]
+    def tensors(self, view: View, numbers: bool = False) -> Rotating:
+        """One tensor per copy of the pool; the same object for the same view. See view_tensors."""
+        key = (view, numbers)
+        if key not in self._tensors:
+            self._tensors[key] = view_tensors(self._buffers[view.buffer], view, numbers)
+        return self._tensors[key]
+
+    def numbers(self, view: View) -> Rotating:
+        """What is reduced."""
+        return self.tensors(view, numbers=True)
 
     def _blocks(self, view: View, root: int) -> Rotating | None:
         """On the root a list with a tensor per rank, which are parts of the view; None on the other

@@ -7,7 +7,6 @@ from functools import partial
 from itertools import chain
 from typing import Any, get_args
 
-from commbench.analysis.cold_start import FULL_SPEED
 from commbench.core.texts import size_text, span_text
 from commbench.core.units import format_factor, format_number, format_seconds, plural
 from commbench.report.plots import KnownCurve
@@ -144,7 +143,7 @@ def _meanings(document: Document) -> Iterator[str]:
     marks = marks_note(chain.from_iterable(each.marked for each in document.compared))
     if notes := [*filter(None, (wide, marks))]:
         yield f"{'; '.join(notes)}."
-    if any(each.reference.column == FULL_SPEED for each in document.compared):
+    if any(each.reference.column == "full_speed_s" for each in document.compared):
         yield "Time to full speed: to the end of its first interval, as tcpbench prints it."
 
 

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from commbench.analysis.case_names import telling
-from commbench.analysis.cold_start import CASE_KEY, stored_intervals, until_full_speed
+from commbench.analysis.cold_start import CASE_KEY
 from commbench.analysis.fit import key
 from commbench.analysis.symmetric_pairs import SYMMETRIC
+from commbench.core.annexes import FEATURES, annex
 from commbench.core.texts import name_of
 from commbench.report.plots import OVER_TIME
 from commbench.results.columns import grouped
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 GIVEN = ("world_size", "message_bytes")  # what a program was given: no result to compare
+STREAMS = f"{FEATURES}.streams"  # reads what is stored of soaks
 EXPERIMENT = "experiment="  # among the overrides in run.json
 REPEATED = ("pair", "window")  # alike cases differ in these; a window may shrink with the size
 RATIO_SHARED = ("benchmark", "backend", "layout", "device", "dtype", "message_bytes")
@@ -164,9 +166,13 @@ def _document(
     folders: Sequence[Path],
     records: Sequence[Mapping[str, Any]],
 ) -> Document:
-    rows = until_full_speed(cases, records)
-    is_timed = any(each.column == OVER_TIME for each in values)
-    intervals = stored_intervals(cases, folders) if is_timed else None
+    rows = [row for row in cases if row.timing != "soak"]
+    intervals = None
+    streams = annex(f"{STREAMS}.stored")
+    if streams is not None:
+        rows = streams.until_full_speed(cases, records)
+        is_timed = any(each.column == OVER_TIME for each in values)
+        intervals = streams.stored_intervals(cases, folders) if is_timed else None
     compared: list[Compared] = []
     by_run = sorted(rows, key=lambda row: row.run_id)
     own = [*dict.fromkeys(str(row.label) for row in by_run if row.label)]
@@ -181,6 +187,8 @@ def _document(
             compared += _direct(each, fitting)
     met = {id(each.reference) for each in compared}
     missing = dict.fromkeys(each.title_of_table for each in values if id(each) not in met)
+    if len(rows) < len(cases):
+        missing[f"those of soaks, which need {STREAMS}"] = None
     return Document(name, tuple(compared), tuple(missing), _bytes_unit(values))
 
 

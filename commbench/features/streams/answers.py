@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from commbench.analysis.case_names import case_names, without_shared
-from commbench.analysis.cold_start import CASE_KEY, stored_intervals, until_full_speed
+from commbench.analysis.cold_start import CASE_KEY
 from commbench.analysis.combined_row import Combined
 from commbench.analysis.slow_pairs import Matrix
 from commbench.core.units import format_number, format_seconds
@@ -14,9 +14,11 @@ from commbench.report.quantities import has_bandwidth, is_stream_soak
 from commbench.report.summary import MOST_SENTENCES, Summary
 from commbench.results.intervals import interval_of
 
+from .derived import read_intervals, soaks_of
 from .rates import bit_unit, slow_start_text, stream_sentences
 from .stability import Stability, stability_of
 from .stability_text import stability_sentences
+from .stored import until_full_speed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,12 +40,9 @@ def first_seconds(matrix: Matrix) -> Iterator[str]:
 
 def _stability(summary: Summary) -> Iterator[str]:
     """Which soaks were stable, and when the others dipped."""
-    results = summary.results
-    soaks = [row for row in results.rows if row.status == "ok" and row.timing == "soak"]
-    stored = {results.folders[row.run_id] for row in soaks if row.run_id in results.folders}
-    intervals = stored_intervals(soaks, sorted(stored))
+    intervals = read_intervals(summary)
     found = {} if intervals is None else stabilities(intervals)
-    rows = {(row.run_id, row.case_id): row for row in without_shared(soaks)}
+    rows = {(row.run_id, row.case_id): row for row in without_shared(soaks_of(summary))}
     names = case_names([rows[key] for key in found])
     return stability_sentences(names, list(found.values()))
 

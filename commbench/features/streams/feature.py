@@ -5,5 +5,6 @@ from __future__ import annotations
 from commbench.report.features import Feature
 
 from .answers import answers, first_seconds
+from .over_time import over_time
 
-FEATURE = Feature(answers=answers, on_matrix=first_seconds)
+FEATURE = Feature(sections={"curves": over_time}, answers=answers, on_matrix=first_seconds)

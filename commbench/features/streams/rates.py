@@ -35,6 +35,11 @@ MEANINGS = (
 WORD_END = re.compile(r" (?![kKMGT]?i?B\b)")  # 16 KiB is one word
 
 
+def repetition_bytes(row: Row) -> int:
+    """Of a measured repetition: all writes between two stamps."""
+    return (row.operations_per_sample or 1) * row.message_bytes
+
+
 def bit_unit(soaks: Sequence[Row]) -> Unit:
     """One for all, which fits the rate at the end of most."""
     ends = [row.end_gb_per_s for row in soaks if row.end_gb_per_s is not None]

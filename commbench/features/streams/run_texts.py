@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from commbench.analysis.case_names import differing
-from commbench.analysis.cold_start import until_full_speed
 from commbench.analysis.slow_pairs import matrices
 from commbench.core.terminal import Terminal
 from commbench.report.pair_matrix import is_matrix, matrix_text
@@ -16,6 +15,7 @@ from commbench.results.columns import row_order
 from commbench.results.row import Row
 
 from .rates import streams_text
+from .stored import until_full_speed
 from .time_lines import StreamLine, TimeLine, time_line, time_line_texts
 
 is_apart = is_stream_soak

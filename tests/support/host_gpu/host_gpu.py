@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -20,10 +20,11 @@ from commbench.backends.torch.gloo import Gloo
 from commbench.backends.torch.nccl import Nccl, NcclCommunicator, NcclLowering
 from commbench.backends.torch.registered_memory import RegisteredMemory
 from commbench.core.case import World
+from commbench.core.program import Step
 from commbench.core.protocols import Buffer, Control
 from commbench.core.variables import Device
 from commbench.engines.device import HOST_BOUND
-from commbench.engines.lowered import now_ns
+from commbench.engines.lowered import Call, Rotating, now_ns
 
 
 class HostEvent:
@@ -50,6 +51,7 @@ class HostGpu:
     """See engines.device.GpuStream: nothing is put off, so there is nothing to wait for."""
 
     name = "host"
+    capability = (9, 0)
 
     def __init__(self) -> None:
         import torch
@@ -124,7 +126,23 @@ class HostCopy(CudaCopy):
         return CopyCommunicator(self.name, *start_group("gloo", world, control), gpu)
 
 
+def in_float32(function: Callable[..., Any], *args: Any) -> None:
+    """gloo can't reduce float8; the sums of its payload are exact in both types."""
+    import torch
+
+    wide = [arg.float() if isinstance(arg, torch.Tensor) else arg for arg in args]
+    function(*wide)
+    args[0].copy_(wide[0])
+
+
 class HostNcclLowering(NcclLowering):
+    def call(self, step: Step) -> Call:
+        call = super().call(step)
+        rotating = (arg for arg in call.args if isinstance(arg, Rotating))
+        if any("float8" in str(getattr(each.values[0], "dtype", "")) for each in rotating):
+            return replace(call, function=partial(in_float32, call.function))
+        return call
+
     def _exchange(self, operations: list[Any]) -> None:
         """gloo refuses messages to oneself; NCCL copies them where both ends are in one batch, in
         their order."""

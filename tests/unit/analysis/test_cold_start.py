@@ -1,4 +1,4 @@
-"""First calls and ramps, soaks over time, and the cost of launching a call."""
+"""First calls and ramps, and the cost of launching a call."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from generated_results import row, run_of
+from generated_results import row
 from sample_cases import case_row
 
 import commbench
 from commbench.analysis.cold_start import (
-    SOAK_INTERVAL,
     launch_overheads,
     overhead_cells,
-    soak_intervals,
 )
 from commbench.results.columns import CASES, SCHEMA_VERSION
 from commbench.results.parquet import Parquet
@@ -211,32 +209,6 @@ def test_a_real_world_has_a_first_call_and_two_launches(world: Callable[..., Any
     assert (reached.ramp_s > 0).all()
     assert (reached.ramp_wall_s >= 0.99 * reached.ramp_s).all()
     assert len(reached), "no first call was slower than the steady ones"
-
-
-def test_the_time_line_of_a_world_without_noise_is_flat(tmp_path: Path) -> None:
-    folder = commbench.run(
-        "backend=simulated",
-        "benchmark=[p2p_bandwidth]",
-        "sizes=[1MiB]",
-        "timing=soak",
-        "timing.duration_s=0.05",
-        "timing.interval_s=0.01",
-        "writer=[parquet]",
-        f"output={tmp_path}",
-    )
-    intervals = soak_intervals(folder)
-    assert tuple(intervals.columns) == SOAK_INTERVAL
-    assert (
-        intervals.at_s.iloc[0] == 0
-        and intervals.at_s.is_monotonic_increasing
-        and len(intervals) >= 2
-    )
-    (case,) = commbench.load(folder).to_dict("records")
-    assert intervals.rate_gb_per_s.to_numpy() == pytest.approx(case["algbw_gb_per_s"], rel=0.02)
-
-
-def test_other_runs_have_no_line(tmp_path: Path) -> None:
-    assert len(soak_intervals(run_of(tmp_path, 0))) == 0
 
 
 WAY = ("nccl", "python", 20e-6, 100e9)

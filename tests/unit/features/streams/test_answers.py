@@ -89,3 +89,11 @@ def test_a_stream_is_at_full_speed_at_the_end_of_its_first_interval_there(tmp_pa
         table = with_column(table, name, 0.1)
     pq.write_table(table, cases)
     assert any("full speed after 1.1 s" in text for text in answers(summary_of(tmp_path)))
+
+
+def test_damaged_intervals_of_one_run_hide_no_other(tmp_path: Path) -> None:
+    words = ("timing.duration_s=0.4", "timing.interval_s=0.005", f"output={tmp_path}")
+    damaged, _ = (commbench.run(*SOAK, *words, f"label={label}") for label in "AB")
+    (damaged / "counters.parquet").write_text("damaged")
+    sentence, *_ = answers(summary_of(tmp_path))
+    assert "stable, within " in sentence
