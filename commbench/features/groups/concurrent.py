@@ -223,15 +223,12 @@ class ConcurrentOn(Concurrent):
         name = self.backend.name
         has_copies = any(entry.is_copy for entry in operations_of(case).entries)
         if has_copies and not self.backend.starts_copies:
-            return (
-                f"{name} can't copy to or from a GPU beside its operations, as groups={case.groups}"
-                " asks; use backend=nccl"
-            )
+            return f"{name} can't copy to or from a GPU beside its operations; use backend=nccl"
         shared = chain.from_iterable(_shared_ranks(case, size))
         if self.backend.joins_messages and any(part.is_paired for part in shared):
             return (
-                f"{name} sends messages in the wait for them, so a rank in two operations of"
-                f" groups={case.groups} has no two at once; give them different ranks"
+                f"{name} sends messages in the wait for them, so no other operation of a rank is at"
+                " the same time; give them different ranks"
             )
         return None
 

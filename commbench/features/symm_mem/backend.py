@@ -51,6 +51,7 @@ class SymmMem(Nccl):
 
     name = "symm_mem"
     axes = ("algorithm",)
+    starts_copies = False  # all its buffers are on the GPU
     memory: str = "cuda"
 
     def __post_init__(self) -> None:
@@ -165,9 +166,8 @@ class SymmMemCommunicator(NcclCommunicator):
 
         def lowering(used: Mapping[str, Any]) -> Callable[[Step], Call]:
             scratch = partial(self._scratch, used)
-            place = self.gpu.place
             steps = SymmMemLowering(
-                self.group, used, self.barrier_tensor, place, mode.algorithm, scratch
+                self.group, used, self.barrier_tensor, self.gpu, mode.algorithm, scratch
             )
             return in_groups(steps, self, mode)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from commbench.backends.torch.cuda import CudaDevice
 from commbench.backends.torch.nccl import NcclLowering
 from commbench.core.errors import Unsupported
 from commbench.core.program import Step, View
@@ -27,11 +28,11 @@ class SymmMemLowering(NcclLowering):
         group: Any,
         buffers: Mapping[str, Buffer],
         barrier_tensor: Any,
-        place: Any,
+        gpu: CudaDevice,
         algorithm: Algorithm | None,
         scratch: Callable[[View], Any],
     ) -> None:
-        super().__init__(group, buffers, barrier_tensor, place)
+        super().__init__(group, buffers, barrier_tensor, gpu)
         self._algorithm = algorithm
         self._scratch = scratch
 
