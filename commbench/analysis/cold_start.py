@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.states import PHASES
+from commbench.core.texts import setting_texts
 from commbench.core.units import format_bytes, format_seconds
 from commbench.results.columns import VARIABLES, grouped
 from commbench.results.load import Paths, counting_ranks, read_case_rows, read_rows
 from commbench.results.row import Measured, Row
 from commbench.stats.thresholds import FULL_SPEED_SHARE
 
+from .case_names import telling, unusual
 from .fit import WHOSE, Times
 
 if TYPE_CHECKING:
@@ -223,17 +225,18 @@ def _overhead_order(each: LaunchOverhead) -> tuple[str | int, ...]:
 
 def overhead_cells(overheads: Sequence[LaunchOverhead]) -> list[tuple[str, ...]]:
     """The rows of a table with the headings LAUNCH_HEADS."""
-    by_backend = grouped((each.row for each in overheads), lambda row: row.backend)
-    whose = [
-        name
-        for name in WHOSE
-        if any(len({getattr(row, name) or "" for row in own}) > 1 for own in by_backend.values())
-    ]
-    named = ("backend", "layout", "pair", "dtype", *whose)
+    named = ("backend", "layout", "pair", "dtype")
+    told = telling([each.row for each in overheads])
+    more = [name for name in told if name not in ("benchmark", *named)]
     return [
         (
             each.row.benchmark,
-            " ".join(value for name in named if (value := getattr(each.row, name))),
+            " ".join(
+                (
+                    *(value for name in named if (value := getattr(each.row, name))),
+                    *setting_texts(each.row, unusual(each.row, more)),
+                )
+            ),
             format_bytes(each.row.message_bytes),
             *map(format_seconds, each.times_s),
             f"{100 * each.overhead_s / each.host_sync_s:.0f} %",

@@ -18,7 +18,6 @@ from commbench.benchmarks.each_node import REFUSED_AXES
 from commbench.core.annexes import FEATURES, needed_annex, part_modules
 from commbench.core.case import Benchmark
 from commbench.core.errors import ConfigError
-from commbench.core.group_operations import DEFAULT_GROUPS, parse_group_operations
 from commbench.core.layout import Layout
 from commbench.core.payload import dtype
 from commbench.core.protocols import Backend, Launcher
@@ -337,8 +336,6 @@ def _axis_values(read: Callable[[str], Any], name: str, device: Device) -> tuple
         return _timers(values, device)
     if known.feature is not None:
         return _values_of_feature(known, known.feature, values)
-    if name == "groups":
-        return tuple(parse_group_operations(text or DEFAULT_GROUPS).text for text in values)
     return values
 
 

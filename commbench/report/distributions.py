@@ -53,7 +53,7 @@ def read_raw_data(results: Results) -> RawData:
         try:
             for case_id, times in times_by_case(folder, rows).items():
                 distributions.setdefault((case_id, label), []).append((run_id, times))
-        except CommbenchError as error:
+        except (CommbenchError, ValueError) as error:  # also pandas' of a repetition twice
             notes.append(f"{folder}: samples left out: {error}")
     ramps: dict[str, tuple[float, ...]] = {}
     try:

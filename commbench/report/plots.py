@@ -97,9 +97,7 @@ def drawn(title: str, size: tuple[float, float] = INCHES) -> Iterator[tuple[Axes
     from matplotlib.figure import Figure as Drawing
 
     made: list[Figure] = []
-    with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
-        # the browser has fonts of its own
-        warnings.filterwarnings("ignore", "Glyph", UserWarning)
+    with matplotlib.rc_context(SETTINGS):
         drawing = Drawing(figsize=size, layout="constrained")
         axes = drawing.add_subplot()
         yield axes, made
@@ -116,7 +114,9 @@ def drawn(title: str, size: tuple[float, float] = INCHES) -> Iterator[tuple[Axes
 def _image(drawing: Drawing, form: str) -> bytes:
     file = io.BytesIO()
     nameless = dict.fromkeys(("Creator", "Date", "Format", "Type")) if form == "svg" else None
-    drawing.savefig(file, format=form, dpi=PNG_DPI, metadata=nameless)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # a browser has fonts of its own
+        drawing.savefig(file, format=form, dpi=PNG_DPI, metadata=nameless)
     return clean(file.getvalue().decode()).encode() if form == "svg" else file.getvalue()
 
 

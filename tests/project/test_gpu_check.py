@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -23,8 +24,8 @@ import pyarrow.parquet as pq
 import pytest
 from generated_results import run_of, with_column
 from loops import for_each
-from places import DATA, ROOT, TOOLS
-from shown_gpus import shown_to_cupy
+from places import DATA, HOST_GPU, ROOT, TOOLS
+from shown_gpus import hgx, shown, shown_to_cupy
 
 from commbench.config.compose import ConfigComposer
 from commbench.core.errors import ConfigError
@@ -272,9 +273,12 @@ def test_names_are_unique_within_a_call() -> None:
 def test_parts_with_several_ranks_on_one_gpu_ask_for_it() -> None:
     for call in ("2", "3"):
         for part in CALLS[call]:
-            if re.search(r"layout=1x[23]", part.command) and "backend=nccl" in part.command:
+            is_shared = re.search(r"layout=1x[23]", part.command)
+            if is_shared and re.search("backend=(nccl|symm_mem)", part.command):
                 assert part.env["LD_PRELOAD"] == NEWER_NCCL
                 assert call == "2" or part.mps
+            if "backend=symm_mem" in part.command:
+                assert part.env["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] == "1"
 
 
 def test_the_parts_of_the_third_call_end_in_time() -> None:
@@ -290,6 +294,18 @@ def test_the_parts_of_the_third_call_end_in_time() -> None:
     in_all_s = sum(max(taken_s[part.name] for part in group) for group in needed)
     assert in_all_s < on_another_gpu_s
     assert in_all_s <= 1.2 * gpu_check.TOTAL_S["3"], taken_s
+
+
+def test_the_part_of_symmetric_memory_measures_each_algorithm_on_a_stand_in(
+    world: Callable[..., Any], tmp_path: Path
+) -> None:
+    words = [word for word in words_of(ALL["3 symm_mem"]) or () if word != "output=results"]
+    words[words.index("backend=symm_mem")] = "backend=host_symm_mem"
+    stand_in = ("--config-dir", str(HOST_GPU / "conf"), "allow=[host_symm_mem]")
+    run = world("commbench", *stand_in, *words, env=shown(tmp_path, hgx(2), HOST_GPU))
+    assert (run.cases.status == "ok").all() and (run.cases.wrong_elements == 0).all()
+    assert set(run.cases.algorithm) == {"one_shot", "two_shot", "multimem"}
+    assert set(run.cases.timer) == {"host_sync", "graph"} and len(run.cases) == 18
 
 
 @pytest.mark.parametrize("name", ["clocks", pytest.param("lifetime", marks=pytest.mark.long)])

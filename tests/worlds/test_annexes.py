@@ -94,6 +94,7 @@ def test_what_the_annex_would_do_is_refused_in_one_line(
         ("overlap", "overlap=sleep"),
         ("overlap", "compute=100us"),
         ("traffic", "traffic=ring"),
+        ("groups", "groups=all_reduce@tp2"),
         ("accuracy", "payload=rounding"),
         ("streams", "+timing.duration_s=1"),
     ],

@@ -21,7 +21,7 @@ from commbench.core.layout import Layout, Pair, pairs_text
 from commbench.core.terminal import print_error
 from commbench.core.units import about_duration
 from commbench.measure.further_rounds import SearchResult
-from commbench.measure.plan import duration_s, plan, plan_round
+from commbench.measure.plan import duration_s, plan, plan_round, setup_s
 from commbench.measure.plan_facts import PlanFacts
 from commbench.results.row import Measured, Row
 
@@ -114,13 +114,17 @@ class NodeSearch:
             self._settings, self._world, self._facts, self._meetings.pairs(0), first_order=0
         )
         round_s = sum(duration_s(self._settings, each) for each in planned)
-        word = "about" if self._settings.timing.repetitions is None else "at most"
         first = self._first_rounds
         most = first + self._meetings.rounds(FURTHER_VISITS[-1])
         again = f", {self.count} of different pairs" if self.count < first else ""
+        least = ""
+        if self._settings.timing.repetitions is not None:  # whose time is not known
+            least_s = first * sum(setup_s(self._settings, each) for each in planned)
+            least = f"{about_duration(least_s)} to "
         return (
-            f"{first} rounds{again}: {word} {about_duration(first * round_s)}; up to {most} rounds,"
-            f" {about_duration(most * round_s)}, if a {Places(self._layout, ()).noun} is in doubt"
+            f"{first} rounds{again}: about {least}{about_duration(first * round_s)}; up to {most}"
+            f" rounds, {about_duration(most * round_s)}, if a {Places(self._layout, ()).noun} is in"
+            " doubt"
         )
 
     def choose(self, result: SearchResult | None) -> int:

@@ -80,7 +80,7 @@ def _turn(options: WatchOptions, held: HeldText) -> int:
         last = _last_name(baseline, aside, state)
         planted = options.planted_in(state.taken + 1)
         if planted:
-            _check_rehearsal(state, baseline)
+            check_rehearsal(options)
         launch = _launched(options, jobs, state.launches, last, planted)
         if not launch.runs:
             return launch.status
@@ -129,17 +129,26 @@ def _turn(options: WatchOptions, held: HeldText) -> int:
     return _turn_status(status, judged, beside)
 
 
-def _check_rehearsal(state: WatchState, baseline: Sequence[StoredRun]) -> None:
-    """Raises ConfigError where no case has enough healthy launches to be told as changed."""
-    rows = [row for run in baseline for row in run.rows]
+class YoungStore(ConfigError):
+    """Raised for a rehearsal in a store that tells no change yet."""
+
+
+def check_rehearsal(options: WatchOptions) -> None:
+    """Raises YoungStore where no case will have enough healthy launches when a plant begins."""
+    if not options.planted:
+        return
+    state = read_state(options.store)
+    taken = 0 if state is None else state.taken
+    rows = [row for run in read_stored_runs(options.store) for row in run.rows]
     counts = Counter(suite_key(row) for row in rows for _ in launches_of(row, ""))
-    most = max(counts.values(), default=0)
+    first = max(taken + 1, min(turn for turn, _ in options.planted))
+    most = max(counts.values(), default=0) + first - taken - 1  # if all turns before are healthy
     if most < DECIDING_LAUNCHES:
-        turns = plural(DECIDING_LAUNCHES - most, "turn", "turns")
-        raise ConfigError(
-            f"--plant begins with turn {state.taken + 1}, before which the store has {most} healthy"
-            f" launches of a case; a change is told from {DECIDING_LAUNCHES} on: take {turns}"
-            " without --plant"
+        launches = plural(most, "healthy launch", "healthy launches")
+        raise YoungStore(
+            f"--plant begins with turn {first}, when the store has at most {launches} of a case; a"
+            f" change is told from {DECIDING_LAUNCHES} on: begin with turn"
+            f" {first + DECIDING_LAUNCHES - most}"
         )
 
 

@@ -52,6 +52,10 @@ Sure = Literal["", "high", "medium", "low"]
 SPANS = {SELF: ITSELF, SAME_NODE: "within", ACROSS_NODES: "between"}
 
 
+def is_in_bits(unit: str) -> bool:
+    return unit.endswith("b/s")
+
+
 @dataclass(frozen=True)
 class Point:
     """`low` to `high` in the document's unit, one of them infinite where it has one bound.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, get_args
 
 from commbench.core.texts import size_text, span_text
 from commbench.core.units import format_factor, format_number, format_seconds, plural
@@ -14,9 +16,10 @@ from commbench.report.table import Table
 from commbench.results.columns import grouped
 from commbench.results.intervals import interval_note, marks_note
 from commbench.results.row import Row
+from commbench.stats.interval import Certainty
 
 from .quiz import QUIZ, quiz_answer
-from .reference import UNITS, Point, Reference
+from .reference import UNITS, Point, Reference, is_in_bits
 from .values import Compared, Document, experiment_of
 
 HEADS = ("ours", "published", "ours / published")
@@ -25,6 +28,7 @@ QUANTITIES = {each.column: each.name for each in (MEDIAN, ALGBW, BUSBW)} | {
     "rate_gb_per_s": ALGBW.name,
 }
 ANOTHER_MACHINE = "another machine"
+MARKS: tuple[Certainty, ...] = get_args(Certainty)  # from the most certain on
 
 
 def document_sections(documents: Iterable[Document], hardware: Sequence[str]) -> Iterator[Section]:
@@ -35,7 +39,7 @@ def document_sections(documents: Iterable[Document], hardware: Sequence[str]) ->
             lambda each: id(each.reference),
         )
         single = [each for each in document.compared if len(each.reference.points) == 1]
-        tables = [_single_table(single)] if single else []
+        tables = [_single_table(single, document.bytes_unit)] if single else []
         tables += [_curve_table(values) for values in curves.values()]
         yield Section(
             f"{document.experiment}: ours and published",
@@ -52,9 +56,21 @@ def quiz_sections(rows: Iterable[Row], records: Iterable[Mapping[str, Any]]) -> 
         yield Section("The quiz", answer)
 
 
-def _single_table(values: Sequence[Compared]) -> Table:
-    rows = [(_setting(each), *_cells(each, with_unit=True)) for each in values]
+def _single_table(values: Sequence[Compared], bytes_unit: str) -> Table:
+    rows = []
+    for each in values:
+        write = partial(_written, each.reference, bytes_unit)
+        rows.append((_setting(each), *_cells(each, write)))
     return Table.of(("published as", *HEADS), rows)
+
+
+def _written(reference: Reference, bytes_unit: str, value: float) -> str:
+    """`9.46 Gb/s`; `9.46 Gb/s (1183 MB/s)` where the document has rates in bytes beside it."""
+    unit = reference.unit
+    text = f"{format_number(value)} {unit}"
+    if not (bytes_unit and is_in_bits(unit)):
+        return text
+    return f"{text} ({format_number(value * UNITS[unit] / UNITS[bytes_unit])} {bytes_unit})"
 
 
 def _setting(each: Compared) -> str:
@@ -75,7 +91,7 @@ def _curve_table(values: Sequence[Compared]) -> Table:
         (
             format_seconds(each.point.at_s) if is_timed else size_text(each.message_bytes or 0),
             *([each.name] if several else []),
-            *_cells(each, with_unit=False),
+            *_cells(each, format_number),
         )
         for each in values
     ]
@@ -85,16 +101,14 @@ def _curve_table(values: Sequence[Compared]) -> Table:
     return Table.of(heads, rows, f"{title}, {QUANTITIES[reference.column]} in {reference.unit}")
 
 
-def _cells(each: Compared, with_unit: bool) -> tuple[str, str, str]:
-    """Ours with its width, or the range of several alike cases; the published value; and the
-    factor, or of a bound whether ours is within."""
-    unit = f" {each.reference.unit}" if with_unit else ""
+def _cells(each: Compared, write: Callable[[float], str]) -> tuple[str, str, str]:
+    """Ours with its width, or the range of several alike cases with the mark of the least certain;
+    the published value; and the factor, or of a bound whether ours is within."""
     ours = each.ours
-    # a quantity without intervals, or the middle of several cases, has no mark
-    mark = ours.certainty if ours.of else ""
+    mark = max((value.certainty for value in each.marked), key=MARKS.index, default="")
     width = ours.width_text() if ours.of else ""
-    texts = [f"{mark}{format_number(ours.value)}{unit}", width, _several(each)]
-    known = each.point.text(lambda value: f"{format_number(value)}{unit}")
+    texts = [f"{mark}{write(ours.value)}", width, _several(each)]
+    known = each.point.text(write)
     return " ".join(filter(None, texts)), known, each.answer or f"{mark}{format_factor(each.ratio)}"
 
 
@@ -125,8 +139,9 @@ def _origins(document: Document, hardware: Sequence[str]) -> Iterator[str]:
 
 
 def _meanings(document: Document) -> Iterator[str]:
-    shown = [each.ours for each in document.compared if each.ours.of]
-    if notes := [*filter(None, (interval_note(shown), marks_note(shown)))]:
+    wide = interval_note([each.ours for each in document.compared if each.ours.of])
+    marks = marks_note(chain.from_iterable(each.marked for each in document.compared))
+    if notes := [*filter(None, (wide, marks))]:
         yield f"{'; '.join(notes)}."
     if any(each.reference.column == "full_speed_s" for each in document.compared):
         yield "Time to full speed: to the end of its first interval, as tcpbench prints it."

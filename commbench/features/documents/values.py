@@ -30,7 +30,7 @@ from commbench.results.row import Measured, Row
 from commbench.stats.interval import Interval, of_formula
 from commbench.stats.verdict import compare_launches
 
-from .reference import UNITS, Point, Reference, fact, of_experiment
+from .reference import UNITS, Point, Reference, fact, is_in_bits, of_experiment
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,6 +86,12 @@ class Compared:
         return STATISTICS[self.reference.statistic or "median"](self.values)
 
     @property
+    def marked(self) -> list[Interval]:
+        """What tells how certain ours is: itself, or the cases in whose middle it is. A quantity
+        without intervals has none."""
+        return [each for each in ((self.ours,) if self.ours.of else self.values) if each.of]
+
+    @property
     def asymmetric(self) -> int:
         """How many ratios of two directions are neither small nor within their intervals."""
         return sum(each.low > 1 and each.value > 1 + SYMMETRIC for each in self.values)
@@ -115,11 +121,15 @@ class Compared:
 
 @dataclass(frozen=True)
 class Document:
-    """The values of one experiment: those with a measured case, and the settings without one."""
+    """The values of one experiment: those with a measured case, and the settings without one.
+
+    `bytes_unit`: of its rates in bytes, where others are in bits: `MB/s`, else empty.
+    """
 
     experiment: str
     compared: tuple[Compared, ...]
     missing: tuple[str, ...]
+    bytes_unit: str
 
 
 def experiment_of(record: Mapping[str, Any]) -> str | None:
@@ -179,7 +189,13 @@ def _document(
     missing = dict.fromkeys(each.title_of_table for each in values if id(each) not in met)
     if len(rows) < len(cases):
         missing[f"those of soaks, which need {STREAMS}"] = None
-    return Document(name, tuple(compared), tuple(missing))
+    return Document(name, tuple(compared), tuple(missing), _bytes_unit(values))
+
+
+def _bytes_unit(references: Iterable[Reference]) -> str:
+    units = dict.fromkeys(each.unit for each in references)
+    in_bytes = [unit for unit in units if unit.endswith("B/s")]
+    return in_bytes[0] if in_bytes and any(map(is_in_bits, units)) else ""
 
 
 def _stand_in(reference: Reference, row: Row, libraries: Iterable[str] = ()) -> str:

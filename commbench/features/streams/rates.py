@@ -67,8 +67,8 @@ def _names(soaks: Sequence[Row]) -> tuple[str, list[str]]:
     words = [WORD_END.split(name) for name in _numbered(case_names(soaks), soaks)]
     alike = takewhile(lambda column: len({*column}) == 1, zip(*words, strict=False))
     shared_words = min(len([*alike]), *(len(each) - 1 for each in words)) if len(words) > 1 else 1
-    benchmark, *shared = words[0][:shared_words]
-    return f"{benchmark}\n{' '.join(shared)}", [" ".join(each[shared_words:]) for each in words]
+    heading = " ".join(words[0][:shared_words]).replace(" ", "\n", 1)
+    return heading, [" ".join(each[shared_words:]) for each in words]
 
 
 def _numbered(names: Sequence[str], soaks: Sequence[Row]) -> Iterator[str]:

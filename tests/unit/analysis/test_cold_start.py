@@ -264,6 +264,14 @@ def test_libraries_and_labels_are_named_where_they_differ() -> None:
     assert [row[1] for row in cells] == ["nccl 1x8 float32 NCCL 2.20", "nccl 1x8 float32 NCCL 2.27"]
 
 
+def test_settings_are_named_where_they_differ_and_are_not_the_usual_ones() -> None:
+    modes = {"host_sync": 2e-6, "graph": 1e-6}
+    settings = ({"registration": "symmetric"}, {"registration": "none"})
+    rows = [case(mode, median_s, **more) for mode, median_s in modes.items() for more in settings]
+    named = [row[1] for row in overhead_cells(launch_overheads(rows))]
+    assert named == ["nccl 1x8 float32 registration symmetric", "nccl 1x8 float32"]
+
+
 def test_pairs_are_told_apart_and_null_variables_are_alike() -> None:
     modes = {"host_sync": 2e-6, "graph": 1e-6}
     rows = [

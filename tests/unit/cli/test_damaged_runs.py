@@ -86,6 +86,8 @@ def test_a_finished_run_without_its_cases_says_so(
         ("status", "fine", "has status 'fine', which no case has"),
         ("headline", "none", "has headline 'none', which no case has"),
         ("headline", "receiver", "has a case with the clock of a pair, and without a pair"),
+        ("warnings", [None], "has warnings with a null, which no case has"),
+        ("visit_medians_s", [None], "has visit_medians_s with a null, which no case has"),
         ("visit_launches", [], "has visit_medians_s and visit_launches of different lengths"),
         ("visit_medians_s", [1e-6] * 99, "has visit_medians_s and visit_launches of different"),
     ],

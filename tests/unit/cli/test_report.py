@@ -203,6 +203,20 @@ def test_a_table_is_printed_as_markdown(measured: Path, capsys: pytest.CaptureFi
     assert "\ntime in us\n\n| size | " in out and out.count("| 64 KiB | ") == 2
 
 
+def test_a_foreign_name_is_printable_in_all_forms(
+    measured: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Also one that matplotlib's font lacks: it is drawn without a warning."""
+    file = tmp_path / "cases.parquet"
+    cases = pq.read_table(next(measured.rglob("cases.parquet")))
+    pq.write_table(with_column(cases, "backend", "\x1b[31m\u7bc0"), file)
+    png = str(tmp_path / "figure.png")
+    for words in ((), ("--markdown", "--benchmark", "all_reduce"), ("--png", png)):
+        out, err = output_of(capsys, str(file), *words)
+        assert "\x1b" not in out and err == "", words
+        assert "\\x1b\\[31m\u7bc0" in out or "\\x1b[31m\u7bc0" in out, words
+
+
 def test_a_file_of_cases_is_a_source(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = next(measured.rglob("cases.parquet"))
     assert "over simulated in 1x2" in output_of(capsys, str(file))[0]

@@ -273,6 +273,19 @@ def notes(text: list[str], name: str) -> str:
     return " ".join(line.strip() for line in text[at:end])
 
 
+def test_the_first_line_names_what_has_not_run_on_a_gpu() -> None:
+    def first_line(*rows: Row) -> str:
+        return run_text(RUN, rows, Terminal(500)).splitlines()[0]
+
+    registered = row(device="cuda", registration="symmetric")
+    reduced = row(device="cuda", algorithm="one_shot", case_id="other")
+    said = first_line(row(device="cuda"), registered, reduced)
+    assert "not verified on a GPU yet: registration, algorithm" in said
+    unmeasured = row(device="cuda", registration="local", status="skipped", median_s=None)
+    opened = row(until="open")
+    assert "GPU" not in first_line(row(device="cuda"), unmeasured, opened)
+
+
 def test_flags_stand_in_their_row_and_one_of_all_rows_above_the_table() -> None:
     text = lines(*flagged({8: ["overhead"], 16: ["skewed", "overhead"]}))
     assert [line.split()[-1] for line in table(text)[1:]] == ["±0%", "skewed"]

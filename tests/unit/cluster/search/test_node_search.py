@@ -129,13 +129,14 @@ def test_a_search_ends_after_the_first_rounds_if_no_node_is_suspected() -> None:
         (["layout=64x1"], "20 rounds: about {}; up to 140 rounds, {}, if a node is in doubt"),
         (
             ["layout=1x8", "timing.repetitions=9"],
-            "20 rounds, 7 of different pairs: at most {}; up to 140 rounds, {},"
+            "20 rounds, 7 of different pairs: about 22.4 s to {}; up to 140 rounds, {},"
             " if a rank is in doubt",
         ),
     ],
 )
 def test_rounds_are_announced_with_the_further_ones_of_a_doubt(words: list[str], text: str) -> None:
-    """A round has three cases, here of 0.5 s and their setup: about 3 s."""
+    """A round has three cases, here of 0.5 s and their setup, 0.37 s: about 3 s. How long so many
+    repetitions take is not known."""
     settings = searching("timing=quick", "timing.visits=1", "timing.case_s=0.5", *words)
     world = hosted_world(settings.layouts[0].nodes, settings.layouts[0].ranks_per_node)[0]
     planned_s = sum(duration_s(settings, each) for each in plan(settings, world, FACTS))

@@ -107,7 +107,7 @@ def test_streams_and_connections_stand_beside_their_own_values_in_the_documents_
     (some,) = measured("ec2_streams", pairs)
     assert "mpi, 72 pairs (osu_mbw_mr); here: 2 pairs" in text_of(some)
     text = text_of(document, "another cloud")
-    assert "10.0 Gb/s" in text and "9.46 Gb/s" in text and "1.06 x" in text
+    assert "10.0 Gb/s (1250 MB/s)" in text and "9.46 Gb/s (1182 MB/s)" in text and "1.06 x" in text
     assert "another machine: AWS c5n.18xlarge" in text and "without a measured case" in text
     assert "this kind of machine: AWS c5n.18xlarge" in text_of(document, C5N)
 
@@ -146,6 +146,10 @@ def test_alike_cases_are_one_number_with_their_range_and_others_have_a_name() ->
     assert another.ours.value == pytest.approx(880)
     assert ours(document)["the same node", 2**18].ours.value == pytest.approx(1600)
     assert "880 Mb/s (800 to 960, 3 cases)" in text_of(document)
+    wide = [each | {"ci_low_s": 0.5e-6, "ci_high_s": 2e-6} for each in pairs[:1]]
+    (document,) = measured("openbsd_pairs", *wide, *pairs[1:])
+    assert "?880 Mb/s (800 to 960, 3 cases)" in text_of(document)
+    assert "?0.94 x" in text_of(document) and "?: over ±30 %." in text_of(document)
     labels = [
         case("p2p_bandwidth", TCP, 2**18, pair="0-1", label=label) for label in ("here", "there")
     ]

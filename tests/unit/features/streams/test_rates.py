@@ -46,6 +46,11 @@ def test_each_stream_has_a_line() -> None:
     assert alone.startswith("1x2 0-1 16 KiB  ")
 
 
+def test_streams_of_two_operations_share_no_name() -> None:
+    lines = streams_text([*NOTE, soak("0-1", 612, 937, benchmark="other")], WIDE).splitlines()
+    assert lines[1].split()[:2] == ["Mb/s", "Mb/s"] and lines[-5].startswith("other 1x2 0-1 16 KiB")
+
+
 def test_a_narrow_terminal_still_tells_streams_apart() -> None:
     axes = [(streams, threads) for streams in (1, 4, 36) for threads in ("each", "one")]
     rows = [soak("0-1", 612, 937, streams=count, stream_threads=name) for count, name in axes]
