@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.states import PHASES
-from commbench.core.texts import setting_texts
 from commbench.core.units import format_bytes, format_seconds
 from commbench.results.columns import VARIABLES, grouped
 from commbench.results.load import Paths, counting_ranks, read_case_rows, read_rows
 from commbench.results.row import Measured, Row
 from commbench.stats.thresholds import FULL_SPEED_SHARE
 
-from .case_names import telling, unusual
+from .case_names import telling, unusual_texts
 from .fit import WHOSE, Times
 
 if TYPE_CHECKING:
@@ -234,7 +233,7 @@ def overhead_cells(overheads: Sequence[LaunchOverhead]) -> list[tuple[str, ...]]
             " ".join(
                 (
                     *(value for name in named if (value := getattr(each.row, name))),
-                    *setting_texts(each.row, unusual(each.row, more)),
+                    *unusual_texts(each.row, more),
                 )
             ),
             format_bytes(each.row.message_bytes),

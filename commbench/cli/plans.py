@@ -215,7 +215,7 @@ def _plan_text(settings: Settings, alike: Sequence[AlikeCases], more_notes: Sequ
     refusal = too_many_pairs(settings.pairs, settings.layouts, settings.sizes)
     notes += [f"a run of this plan is refused: {refusal}"] if refusal else []
     below = paragraphs(notes, terminal)
-    return "\n".join(filter(None, (table, below, _plan_sums(settings, lines))))
+    return "\n".join(filter(None, (table, below, _plan_sums(settings, alike))))
 
 
 def _skip_mark(reason: str | None, reasons: Sequence[str]) -> str:
@@ -225,14 +225,12 @@ def _skip_mark(reason: str | None, reasons: Sequence[str]) -> str:
     return "skipped" if len(reasons) == 1 else f"skipped ({reasons.index(reason) + 1})"
 
 
-def _plan_sums(settings: Settings, lines: Sequence[_PlanLine]) -> str:
+def _plan_sums(settings: Settings, alike: Sequence[AlikeCases]) -> str:
     """How many cases there are, how many rows they make, and how long they take."""
-    cases = sum(line.cases for line in lines)
-    measured = sum(line.cases for line in lines if not line.skip)
-    total = _Duration.of(settings, [group for line in lines for group in line.groups])
-    pairs = sum(
-        group.pairs for line in lines if line.case.schedule == "rounds" for group in line.groups
-    )
+    cases = sum(group.cases for group in alike)
+    measured = sum(group.cases for group in alike if not group.planned.skip)
+    total = _Duration.of(settings, alike)
+    pairs = sum(group.pairs for group in alike if group.planned.case.schedule == "rounds")
     rounds = f" ({pairs:,} pairs)" if pairs else ""
     noun = "case" if cases == 1 else "cases"
     return (

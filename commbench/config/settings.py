@@ -323,11 +323,6 @@ def _check_nodes(read: Callable[[str], Any], benchmarks: Sequence[Benchmark]) ->
             f"nodes=each is for collectives with a part for each rank; {unfit[0]} is not one; use"
             " benchmark=[all_reduce,all_to_all]"
         )
-    if read("timing").is_soak:
-        raise ConfigError(
-            "nodes=each needs the stamps of all ranks, which a soak does not keep; use another"
-            " timing"
-        )
 
 
 def _axis_values(read: Callable[[str], Any], name: str, device: Device) -> tuple[Any, ...]:

@@ -120,7 +120,9 @@ class Variables:
         implied_by="backend",
         beside=True,
     )
-    dtype: str = variable("element type", default=NO_DTYPE, bare=True)
+    dtype: str = variable(
+        "element type", default=NO_DTYPE, bare=True, untried=("float8_e4m3fn", "float8_e5m2")
+    )
     schedule: Schedule | None = variable(
         "order of several pairs: serial, rounds",
         default=None,

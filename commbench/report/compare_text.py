@@ -55,7 +55,7 @@ VERDICT_MEANINGS: dict[Verdict, str] = {
     "SUSPECT": f"slower by more than the threshold and {SUSPECT_SPREADS:g} spreads of BASE, or its"
     " interval is; not certain",
     "SAME": "the whole interval is within the threshold",
-    "UNDECIDED": "none of these: noise hides it",
+    "UNDECIDED": "noise hides it",
 }
 LARGEST_ADVICE = 1000  # launches
 

@@ -363,7 +363,8 @@ def rigorous_command(overrides: Sequence[Any]) -> str:
         return f"commbench {shlex.join([*shared, RIGOROUS])}"
     varied = [word.partition("=") for word in words if word not in shared]
     keys = {key for key, _, _ in varied}
-    if len(keys) > 1 or any(len(own) != len(shared) + 1 for own in known):
+    is_several = len(keys) > 1 or keys & {"experiment", "part"}  # which a sweep can't vary
+    if is_several or any(len(own) != len(shared) + 1 for own in known):
         return ""
     values = ",".join(value for _, _, value in varied)
     return f"commbench -m {shlex.join([f'{keys.pop()}={values}', *shared, RIGOROUS])}"

@@ -29,7 +29,6 @@ from commbench.core.terminal import print_error, printable_with_colors
 
 LAST_TEXT_S = 0.5  # for text to be read after a signal
 READ_S = 0.1  # in which an ordinary reader reads; then text keeps its place among that of others
-STDERR = 2
 MOST_WAITING_BYTES = 1 << 26  # above this, `print` waits
 READER_LEFT = (errno.EPIPE, errno.ECONNRESET)
 
@@ -267,7 +266,7 @@ def _replaced(marks: tuple[bytes, bytes]) -> list[Any]:
             streams.append(ForeignStream(stream))
             continue
         if mark:  # it tells both apart in one pipe, where launchers keep their order
-            descriptor = STDERR
+            descriptor = 2
         status = os.fstat(descriptor)
         # text on one terminal keeps its order
         file = files.setdefault((status.st_dev, status.st_ino), OpenFile(descriptor))

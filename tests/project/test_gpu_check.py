@@ -44,6 +44,7 @@ TOOL = TOOLS / "gpu"
 EVIDENCE = DATA / "gpu_h200"
 MAKE = ("make", "--no-print-directory", "gpu-check")
 START_S = 10.0  # of a world on GPUs, until its first case
+START_ON_H200_S = 4.0
 LIMIT_S = 60
 
 
@@ -248,7 +249,7 @@ def test_every_command_line_is_one(name: str, monkeypatch: pytest.MonkeyPatch) -
         assert expected_s is not None and expected_s <= ALL[name].limit_s, expected_s
 
 
-def planned_s(words: list[str]) -> float | None:
+def planned_s(words: list[str], start_s: float = START_S) -> float | None:
     """The time that commbench expects of the jobs; None if all their cases are skipped."""
     is_sweep = words[0] == "-m"
     words = words[1:] if is_sweep else words
@@ -260,7 +261,7 @@ def planned_s(words: list[str]) -> float | None:
             facts = PlanFacts(2**42, 2**26, cores=64, gpu_bytes=2**40, gpus=8)
             cases = plan(job.settings, hosted_world(1, size)[0], facts)
             if any(case.skip is None for case in cases):
-                expected_s.append(START_S + sum(duration_s(job.settings, case) for case in cases))
+                expected_s.append(start_s + sum(duration_s(job.settings, case) for case in cases))
     return sum(expected_s) if expected_s else None
 
 
@@ -282,10 +283,12 @@ def test_parts_with_several_ranks_on_one_gpu_ask_for_it() -> None:
 
 
 def test_the_parts_of_the_third_call_end_in_time() -> None:
-    """As long as commbench expects its own to take, and the limits of the others. A fifth more
-    fits: a world starts in 4 s on an H200, not in START_S."""
+    """As long as commbench expects its own to take, and the limits of the others, of which most
+    take less: a tenth more fits."""
     taken_s = {
-        part.name: planned_s(words) or 0.0 if (words := words_of(part)) else part.limit_s
+        part.name: part.limit_s
+        if (words := words_of(part)) is None
+        else planned_s(words, START_ON_H200_S) or 0.0
         for part in CALLS["3"]
     }
     groups = gpu_check.grouped(CALLS["3"])
@@ -293,7 +296,7 @@ def test_the_parts_of_the_third_call_end_in_time() -> None:
     needed = gpu_check.grouped(gpu_check.needed(CALLS["3"], "NVIDIA H200"))
     in_all_s = sum(max(taken_s[part.name] for part in group) for group in needed)
     assert in_all_s < on_another_gpu_s
-    assert in_all_s <= 1.2 * gpu_check.TOTAL_S["3"], taken_s
+    assert in_all_s <= 1.1 * gpu_check.TOTAL_S["3"], taken_s
 
 
 def test_the_part_of_symmetric_memory_measures_each_algorithm_on_a_stand_in(

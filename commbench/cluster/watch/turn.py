@@ -6,8 +6,9 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from commbench.cluster.baseline.fresh_launches import FreshLaunch, launched
@@ -27,6 +28,7 @@ from commbench.cluster.watch.changes import (
     first_look,
     judged_case,
 )
+from commbench.cluster.watch.located import located, with_nodes
 from commbench.cluster.watch.prometheus import WatchedCase, case_labels, metrics_text
 from commbench.cluster.watch.quiet import HeldText, has_news, held_text
 from commbench.cluster.watch.runs import TurnRuns, file_runs
@@ -98,24 +100,20 @@ def _turn(options: WatchOptions, held: HeldText) -> int:
             suspected = narrowed_jobs(suite, again, options)
             fresh.append(_launched(options, suspected, number, last, planted))
             number += 1
+        judged = {
+            key: judged_case(key, case, histories[key], looks[key], launch, fresh, rule)
+            for key, case in suite.cases.items()
+            if key not in suite.skipped or histories[key].healthy
+        }
+        search = partial(_searched, options, number, last)
+        location = located(judged, suite.jobs, planted, options.config_dir, search)
+        judged = with_nodes(judged, location)
     finally:
         stop_rank_server()  # for hours nobody needs it, and an update is seen by the next one
-    judged = {
-        key: judged_case(key, case, histories[key], looks[key], launch, fresh, rule)
-        for key, case in suite.cases.items()
-        if key not in suite.skipped or histories[key].healthy
-    }
-    lines = turn_lines(list(judged.values()), [run.record for run in own], launch)
-    healthy = (row for run in own for row in run.rows)
+    healthy = [row for run in own for row in run.rows]
     beside = changes_beside_times(healthy, launch.rows.values())
-    lines += beside.values()
-    if beside and not planted:
-        lines.append(
-            f"their runs are in {options.changed}; if this is how it should be, `commbench baseline"
-            f" add RUN --baseline {options.store}` adds them, else the next turn says it again"
-        )
-    if planted:
-        lines.append(_rehearsal_text(planted, launch))
+    lines = turn_lines(list(judged.values()), location, [run.record for run in own], launch)
+    lines += [*beside.values(), *_last_lines(options, launch, planted, bool(beside))]
     print(paragraphs(lines, Terminal.of(sys.stdout)), flush=True)
     if not planted:
         state = _state_after(state, judged, number, min(run.name for run in launch.runs))
@@ -152,12 +150,21 @@ def check_rehearsal(options: WatchOptions) -> None:
         )
 
 
-def _rehearsal_text(planted: Sequence[str], launch: FreshLaunch) -> str:
-    words = " ".join(map(recorded_override, planted))
-    return (
-        f"rehearsal with {words}: this turn does not count, and its runs are not added to the"
-        f" store; they are in {launch.folder.parent}"
-    )
+def _last_lines(
+    options: WatchOptions, launch: FreshLaunch, planted: Sequence[str], is_beside: bool
+) -> Iterator[str]:
+    """Where the runs of a rehearsal are, or those with other changes than of times, `is_beside`."""
+    if planted:
+        words = " ".join(map(recorded_override, planted))
+        yield (
+            f"rehearsal with {words}: this turn does not count, and its runs are not added to the"
+            f" store; they are in {launch.folder.parent}"
+        )
+    elif is_beside:
+        yield (
+            f"their runs are in {options.changed}; if this is how it should be, `commbench baseline"
+            f" add RUN --baseline {options.store}` adds them, else the next turn says it again"
+        )
 
 
 def _own_baseline(
@@ -225,6 +232,14 @@ def _launched(
     if options.budget_s is not None:
         words.append(f"{TOTAL_S}={options.budget_s / len(jobs):g}")
     return launched(jobs, options.runs, words, options.config_dir, after)
+
+
+def _searched(options: WatchOptions, number: int, after: str, search: Job) -> FreshLaunch:
+    """A search takes as long as all fresh launches may."""
+    words = [f"trial={number}"]
+    if options.budget_s is not None:
+        words.append(f"{TOTAL_S}={options.fresh * options.budget_s}")
+    return launched([search], options.runs, words, options.config_dir, after)
 
 
 def _state_after(

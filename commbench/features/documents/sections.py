@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
-from typing import Any, get_args
+from typing import Any
 
 from commbench.core.texts import size_text, span_text
 from commbench.core.units import format_factor, format_number, format_seconds, plural
@@ -16,7 +15,6 @@ from commbench.report.table import Table
 from commbench.results.columns import grouped
 from commbench.results.intervals import interval_note, marks_note
 from commbench.results.row import Row
-from commbench.stats.interval import Certainty
 
 from .quiz import QUIZ, quiz_answer
 from .reference import UNITS, Point, Reference, is_in_bits
@@ -28,7 +26,6 @@ QUANTITIES = {each.column: each.name for each in (MEDIAN, ALGBW, BUSBW)} | {
     "rate_gb_per_s": ALGBW.name,
 }
 ANOTHER_MACHINE = "another machine"
-MARKS: tuple[Certainty, ...] = get_args(Certainty)  # from the most certain on
 
 
 def document_sections(documents: Iterable[Document], hardware: Sequence[str]) -> Iterator[Section]:
@@ -105,7 +102,7 @@ def _cells(each: Compared, write: Callable[[float], str]) -> tuple[str, str, str
     """Ours with its width, or the range of several alike cases with the mark of the least certain;
     the published value; and the factor, or of a bound whether ours is within."""
     ours = each.ours
-    mark = max((value.certainty for value in each.marked), key=MARKS.index, default="")
+    mark = each.least_certain.certainty if each.least_certain else ""
     width = ours.width_text() if ours.of else ""
     texts = [f"{mark}{write(ours.value)}", width, _several(each)]
     known = each.point.text(write)
@@ -140,7 +137,7 @@ def _origins(document: Document, hardware: Sequence[str]) -> Iterator[str]:
 
 def _meanings(document: Document) -> Iterator[str]:
     wide = interval_note([each.ours for each in document.compared if each.ours.of])
-    marks = marks_note(chain.from_iterable(each.marked for each in document.compared))
+    marks = marks_note(filter(None, (each.least_certain for each in document.compared)))
     if notes := [*filter(None, (wide, marks))]:
         yield f"{'; '.join(notes)}."
     if any(each.reference.column == "full_speed_s" for each in document.compared):

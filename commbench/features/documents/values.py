@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from operator import truediv
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from commbench.report.plots import OVER_TIME
 from commbench.results.columns import grouped
 from commbench.results.intervals import interval_of
 from commbench.results.row import Measured, Row
-from commbench.stats.interval import Interval, of_formula
+from commbench.stats.interval import Certainty, Interval, of_formula
 from commbench.stats.verdict import compare_launches
 
 from .reference import UNITS, Point, Reference, fact, is_in_bits, of_experiment
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 GIVEN = ("world_size", "message_bytes")  # what a program was given: no result to compare
 STREAMS = f"{FEATURES}.streams"  # reads what is stored of soaks
 EXPERIMENT = "experiment="  # among the overrides in run.json
+MARKS: tuple[Certainty, ...] = get_args(Certainty)  # the least certain last
 REPEATED = ("pair", "window")  # alike cases differ in these; a window may shrink with the size
 RATIO_SHARED = ("benchmark", "backend", "layout", "device", "dtype", "message_bytes")
 # columns whose interval is that of the time
@@ -86,10 +87,11 @@ class Compared:
         return STATISTICS[self.reference.statistic or "median"](self.values)
 
     @property
-    def marked(self) -> list[Interval]:
-        """What tells how certain ours is: itself, or the cases in whose middle it is. A quantity
-        without intervals has none."""
-        return [each for each in ((self.ours,) if self.ours.of else self.values) if each.of]
+    def least_certain(self) -> Interval | None:
+        """What says how certain ours is: itself, or of the cases in whose middle it is the least
+        certain one; None of a quantity without intervals."""
+        known = [each for each in ((self.ours,) if self.ours.of else self.values) if each.of]
+        return max(known, key=lambda each: MARKS.index(each.certainty), default=None)
 
     @property
     def asymmetric(self) -> int:

@@ -140,8 +140,8 @@ class SymmMemCommunicator(NcclCommunicator):
 
     @property
     def _is_alone(self) -> bool:
-        """Whether other ranks of the run, which have to allocate with these, are in no such case:
-        nvshmem_malloc is a call of all."""
+        """Whether only some ranks of the run are in the case, though all have to call
+        nvshmem_malloc."""
         import torch.distributed as dist
 
         return self._allocator == "nvshmem" and self.size < dist.get_world_size()

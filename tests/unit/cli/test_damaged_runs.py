@@ -127,7 +127,8 @@ def test_a_column_of_another_type_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize(
-    ("column", "value"), [("ranks_per_node", None), ("world_size", None), ("p99_s", 0.0)]
+    ("column", "value"),
+    [("ranks_per_node", None), ("world_size", None), ("p99_s", 0.0), ("ci_high_s", 0.0)],
 )
 def test_a_value_that_is_not_needed_may_be_unknown(
     run: Path, capsys: pytest.CaptureFixture[str], column: str, value: object

@@ -115,6 +115,8 @@ def test_labels_are_compared_and_stand_side_by_side(
         ),
         ([["backend=gloo", "layout=1x2"], ["backend=mpi", "layout=1x4"]], ""),
         ([["backend=gloo"], None], ""),
+        ([["experiment=mlbench_p2p"], ["experiment=mvapich_cloud"]], ""),
+        ([["experiment=mlbench_p2p", "part=1"], ["experiment=mlbench_p2p", "part=2"]], ""),
     ],
 )
 def test_what_covers_launches_is_one_command_to_paste(

@@ -281,6 +281,7 @@ def test_the_first_line_names_what_has_not_run_on_a_gpu() -> None:
     reduced = row(device="cuda", algorithm="one_shot", case_id="other")
     said = first_line(row(device="cuda"), registered, reduced)
     assert "not verified on a GPU yet: registration, algorithm" in said
+    assert "not verified on a GPU yet: dtype" in first_line(row(device="cuda", dtype="float8_e5m2"))
     unmeasured = row(device="cuda", registration="local", status="skipped", median_s=None)
     opened = row(until="open")
     assert "GPU" not in first_line(row(device="cuda"), unmeasured, opened)

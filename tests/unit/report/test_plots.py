@@ -58,9 +58,6 @@ FIGURES: dict[str, Callable[[str], Sequence[Figure]]] = {
     "pair_matrix": pairs,
     "distribution": lambda name: plots.distribution(name, [("r", np.array([1e-6, 2e-6]))]),
     "ramps": lambda name: plots.ramps(name, (1e-3, 0.5)),
-    "time_line": lambda name: plots.time_line(
-        name, [name], [plots.Bar(0, 0.0, 1e-3, name)], "time"
-    ),
 }
 
 

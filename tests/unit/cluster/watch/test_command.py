@@ -23,6 +23,7 @@ from commbench.cli.ab import run_launch
 from commbench.cluster.baseline import fresh_launches
 from commbench.cluster.baseline.store import stored_runs
 from commbench.cluster.baseline.writer import add_runs
+from commbench.cluster.search.command import DEFAULTS
 from commbench.cluster.watch import command as watch_command
 from commbench.cluster.watch import runs
 from commbench.cluster.watch.command import next_due_s, watch_options
@@ -221,6 +222,34 @@ def test_a_planted_slow_node_is_told_from_its_turn_on_with_its_cause(
     found = re.search(r"4 of 4 cases, the farthest ([\d.]+) x", out)
     assert found and float(found[1]) == pytest.approx(CHANGE, rel=0.02)
     assert f"config.backend.model.slow_factor: 1.0 -> {CHANGE}" in out
+
+
+def test_the_first_line_names_the_node_that_has_become_slower_until_it_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key, value in (("timing.case_s", "0.02"), ("sizes", "[8,64]"), ("window", "2")):
+        monkeypatch.setitem(DEFAULTS, key, value)
+    store = tmp_path / "store"
+    words = ("layout=4x1", "benchmark=all_reduce", "backend.model.slow_node=2", "--fresh", "1")
+    words = (*words, "backend.model.slow_factor=${oc.env:FACTOR}")
+
+    def told(factor: float) -> str:
+        monkeypatch.setenv("FACTOR", str(factor))
+        capsys.readouterr()
+        take_turn(store, *words)
+        return " ".join(capsys.readouterr().out.split())
+
+    told(1.0001)
+    for number in range(RUNS - 1):
+        repeat(store, number, 1 + 0.002 * (number - 2))
+    first = r"watch: [^a-z]* UTC: node2: SLOWER since .*: 2 of 2 cases, the farthest \S* x "
+    assert re.match(
+        f"{first}SLOWER: node2; Slurm: --exclude=node2; Kubernetes: kubectl cordon node2 node2:"
+        " sends, receives, latency take .* next: commbench locate backend=simulated ",
+        told(2.0),
+    )
+    assert re.match(f"{first}all_reduce", told(2.0))
+    assert "node2" not in told(1.0001)
 
 
 @pytest.mark.parametrize("factor", [CHANGE, 1.001])
