@@ -83,6 +83,18 @@ def node_search(settings: Settings, world: World, facts: PlanFacts, first_order:
     return search
 
 
+def rounds_s(settings: Settings, least_s: float, most_s: float) -> list[float]:
+    """See measure.further_rounds.PairSearch."""
+    meetings = Meetings(settings.layouts[0], settings.seed)
+    first = meetings.rounds(FIRST_VISITS)
+    pairs = min(first, meetings.period)
+    return [least_s / pairs * first, most_s / pairs * _most_rounds(meetings)]
+
+
+def _most_rounds(meetings: Meetings) -> int:
+    return meetings.rounds(FIRST_VISITS) + meetings.rounds(FURTHER_VISITS[-1])
+
+
 def first_pairs(layout: Layout, seed: int) -> list[tuple[Pair, ...]]:
     """See measure.further_rounds.PairSearch."""
     meetings = Meetings(layout, seed)
@@ -115,7 +127,7 @@ class NodeSearch:
         )
         round_s = sum(duration_s(self._settings, each) for each in planned)
         first = self._first_rounds
-        most = first + self._meetings.rounds(FURTHER_VISITS[-1])
+        most = _most_rounds(self._meetings)
         again = f", {self.count} of different pairs" if self.count < first else ""
         least = ""
         if self._settings.timing.repetitions is not None:  # whose time is not known

@@ -11,6 +11,7 @@ import pytest
 from sample_cases import case_row
 
 import commbench
+from commbench.__main__ import main
 from commbench.core.terminal import Terminal
 from commbench.report.console import Console
 from commbench.report.footnotes import DIVIDED
@@ -629,6 +630,32 @@ def test_a_planted_slow_pair_is_found_end_to_end(
     assert "of the other pairs on one node" in " ".join(output.split())
     assert sum("0-2 takes" in line for line in text) == 1
     assert sum("!" in line for line in text) == 3  # the head and two cells
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.15])
+def test_a_slow_rank_ends_a_run_with_1_and_is_named_with_its_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], factor: float
+) -> None:
+    """None of its pairs is slow by itself, so the rule on pairs is not printed."""
+    words = [
+        "backend=simulated",
+        "layout=4x2",
+        "pairs=all",
+        "benchmark=p2p_latency",
+        "sizes=[8]",
+        "timing=fixed",
+        "timing.repetitions=20",
+        "timing.warmup_s=0",
+        "backend.model.noise=0.02",
+        f"output={tmp_path}",
+    ]
+    is_slow = factor > 1
+    planted = [f"backend.model.slow_factor={factor}", "backend.model.slow_rank=3"]
+    assert main([*words, *(planted if is_slow else [])]) == int(is_slow)
+    text = " ".join(capsys.readouterr().out.split())
+    named = r"p2p_latency 8 B: rank 3 takes 1\d % longer .*; commbench locate tells more \(node1\)"
+    assert bool(re.search(named, text)) == is_slow
+    assert "slow: takes more than" not in text
 
 
 # ---------------------------------------------------------------- GPUs

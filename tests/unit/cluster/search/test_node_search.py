@@ -19,6 +19,7 @@ from commbench.cluster.search.node_search import (
     cluster_of,
     first_pairs,
     pair_times,
+    rounds_s,
 )
 from commbench.cluster.search.suspect_table import Places
 from commbench.config.settings import Settings
@@ -144,6 +145,15 @@ def test_rounds_are_announced_with_the_further_ones_of_a_doubt(words: list[str],
     assert round_s == pytest.approx(3.0, rel=0.1)
     times = (about_duration(rounds * round_s) for rounds in (20, 140))
     assert NodeSearch(settings, world, FACTS, 0).rounds_text() == text.format(*times)
+
+
+@pytest.mark.parametrize(("layout", "pairs"), [("64x1", 20), ("8x1", 7)])
+def test_a_plan_has_the_time_of_the_first_rounds_and_of_all_further_ones(
+    layout: str, pairs: int
+) -> None:
+    """Of the pairs that the plan lists; 8 nodes meet in 7 rounds, and then again."""
+    settings = searching(f"layout={layout}")
+    assert rounds_s(settings, pairs * 1.0, pairs * 3.0) == pytest.approx([20.0, 3 * 140.0])
 
 
 def test_the_time_of_further_rounds_is_that_of_the_first(
