@@ -98,21 +98,22 @@ class Finding:
     layout: str
 
     def text_with_host(self, run: Mapping[str, Any]) -> str:
-        """The text, followed by the rank's host if the run (run.json) has several and names
-        them."""
+        """The text, followed by the rank's host if the run (run.json) has several and names them.
+        Simulated nodes, which are on one host, have numbers."""
         if self.rank is None:
             return self.text
+        ranks_per_node = Layout.parse(self.layout).ranks_per_node
+        place = self.rank // ranks_per_node
         try:
-            nodes = run["provenance"]["nodes"]
             ranks_by_node = run["world"]["ranks"]
-            ranks_per_node = Layout.parse(self.layout).ranks_per_node
-            used = [
-                node for node, ranks in enumerate(ranks_by_node) if len(ranks) >= ranks_per_node
-            ]
-            host = nodes[used[self.rank // ranks_per_node]]["host.hostname"]
+            nodes = zip(run["provenance"]["nodes"], ranks_by_node, strict=True)
+            used = [node for node, ranks in nodes if len(ranks) >= ranks_per_node]
+            host = used[place]["host.hostname"]
+        except ValueError:
+            host = f"node{place}"
         except (KeyError, IndexError, TypeError, AttributeError):
             return self.text
-        return f"{self.text} ({host})" if len(nodes) > 1 else self.text
+        return f"{self.text} ({host})" if len(ranks_by_node) > 1 else self.text
 
 
 @dataclass(frozen=True, eq=False)

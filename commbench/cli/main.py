@@ -71,8 +71,8 @@ In zsh, quote brackets and stars:   'sizes=[8,1KiB]' 'sizes=8..1MiB*4'
 With ranks of another launcher:     {"|".join(usual_programs())} ... commbench KEY=VALUE...
 {"".join(launcher.usage for launcher in launchers())}
 Exit status: 0 every case is ok, or skipped for a reason; 1 a case failed, was wrong or missed a
-bound of expect; 2 the configuration is impossible; 3 ranks, results or text were lost; 130, 143
-interrupted."""
+bound of expect, or a rank is slow among its pairs; 2 the configuration is impossible; 3 ranks,
+results or text were lost; 130, 143 interrupted."""
 
 COMMANDS = {  # command with its own options -> module, function
     "report": ("commbench.cli.report", "report"),

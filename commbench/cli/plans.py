@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from commbench.config.settings import Job, Settings, on_nodes, too_many_pairs
+from commbench.config.settings import SEARCH, Job, Settings, on_nodes, too_many_pairs
 from commbench.core.case import Planned, World
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.units import about_bytes, about_duration, format_bytes, short_pairs
 from commbench.core.variables import AXES, Case, is_usual
+from commbench.measure.further_rounds import pair_search
 from commbench.measure.plan import AlikeCases, duration_s, plan, plan_outline, setup_s
 from commbench.results.columns import grouped, row_order
 from commbench.runtime.control import hosted_world
@@ -94,17 +95,21 @@ def print_plan(settings: Settings, ranks: int = 2, is_here: bool = True) -> _Dur
 @dataclass(frozen=True)
 class _Duration:
     """An estimate of the time of cases. A number of repetitions takes from next to nothing to what
-    the budget allows."""
+    the budget allows, and a search goes on if a node is in doubt."""
 
     least_s: float
     most_s: float
 
     @classmethod
     def of(cls, settings: Settings, alike: Sequence[AlikeCases]) -> _Duration:
-        most_s = sum(group.cases * duration_s(settings, group.planned) for group in alike)
-        if settings.timing.repetitions is None:
-            return cls(most_s, most_s)
-        return cls(sum(group.cases * setup_s(settings, group.planned) for group in alike), most_s)
+        least = duration_s if settings.timing.repetitions is None else setup_s
+        times_s = [
+            sum(group.cases * seconds(settings, group.planned) for group in alike)
+            for seconds in (least, duration_s)
+        ]
+        if settings.pairs == SEARCH:
+            times_s = pair_search().rounds_s(settings, *times_s)
+        return cls(*times_s)
 
     def __add__(self, other: _Duration) -> _Duration:
         return _Duration(self.least_s + other.least_s, self.most_s + other.most_s)
@@ -215,7 +220,7 @@ def _plan_text(settings: Settings, alike: Sequence[AlikeCases], more_notes: Sequ
     refusal = too_many_pairs(settings.pairs, settings.layouts, settings.sizes)
     notes += [f"a run of this plan is refused: {refusal}"] if refusal else []
     below = paragraphs(notes, terminal)
-    return "\n".join(filter(None, (table, below, _plan_sums(settings, lines))))
+    return "\n".join(filter(None, (table, below, _plan_sums(settings, alike))))
 
 
 def _skip_mark(reason: str | None, reasons: Sequence[str]) -> str:
@@ -225,14 +230,12 @@ def _skip_mark(reason: str | None, reasons: Sequence[str]) -> str:
     return "skipped" if len(reasons) == 1 else f"skipped ({reasons.index(reason) + 1})"
 
 
-def _plan_sums(settings: Settings, lines: Sequence[_PlanLine]) -> str:
+def _plan_sums(settings: Settings, alike: Sequence[AlikeCases]) -> str:
     """How many cases there are, how many rows they make, and how long they take."""
-    cases = sum(line.cases for line in lines)
-    measured = sum(line.cases for line in lines if not line.skip)
-    total = _Duration.of(settings, [group for line in lines for group in line.groups])
-    pairs = sum(
-        group.pairs for line in lines if line.case.schedule == "rounds" for group in line.groups
-    )
+    cases = sum(group.cases for group in alike)
+    measured = sum(group.cases for group in alike if not group.planned.skip)
+    total = _Duration.of(settings, alike)
+    pairs = sum(group.pairs for group in alike if group.planned.case.schedule == "rounds")
     rounds = f" ({pairs:,} pairs)" if pairs else ""
     noun = "case" if cases == 1 else "cases"
     return (

@@ -4,13 +4,14 @@ starts measured."""
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import numpy as np
 
+from commbench.analysis.slow_pairs import findings
 from commbench.config.expectations import EXPECT_NORMAL, KNOWN_VALUES
-from commbench.config.settings import SEARCH, Job, received
+from commbench.config.settings import SEARCH, Job, Settings, received
 from commbench.core.annexes import needed_annex
 from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError, WorldBroken
@@ -120,9 +121,7 @@ def run_session(
             )
         sweep = os.environ.get(SWEEP) or None
         config_dir = os.environ.get(CONFIG_DIR)
-        request = Request(
-            job, sweep, folder, earlier, config_dir, _verdict_on_normal, has_parent, problem
-        )
+        request = Request(job, sweep, folder, earlier, config_dir, _judged, has_parent, problem)
         return run_in_world(request, identity)
     finally:
         if identity is not None:  # else the caller holds the lock
@@ -161,9 +160,13 @@ def _earlier_starts(job: Job, folder: str, resume: Resume) -> EarlierStarts:
     return EarlierStarts(resume, run, recorded, reasons, visits)
 
 
-def _verdict_on_normal(folder: str) -> Verdict:
-    module = needed_annex(KNOWN_VALUES, f"expect={EXPECT_NORMAL}")
-    verdict: Verdict = module.verdict_on_normal(folder)
+def _judged(settings: Settings, folder: str, rows: Iterable[Row]) -> Verdict:
+    """Which ranks are slow among pairs, if no search says it, and what is not normal."""
+    found = () if settings.pairs == SEARCH else findings(rows)
+    verdict = Verdict(missed=tuple(each.text for each in found if each.kind == "rank"))
+    if settings.expect_normal:
+        module = needed_annex(KNOWN_VALUES, f"expect={EXPECT_NORMAL}")
+        verdict += module.verdict_on_normal(folder)
     return verdict
 
 

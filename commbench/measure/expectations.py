@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 from typing import Literal
 
 from commbench.config.expectations import Expectation
@@ -26,12 +27,7 @@ class Verdict:
     not_measured: tuple[str, ...] = ()
 
     def __add__(self, other: Verdict) -> Verdict:
-        return Verdict(
-            self.met + other.met,
-            self.cases_missed + other.cases_missed,
-            self.missed + other.missed,
-            self.not_measured + other.not_measured,
-        )
+        return Verdict(*map(add, astuple(self), astuple(other)))
 
     def passes(self, unmeasured: str) -> bool:
         """Whether nothing was missed; what was not measured is missed, unless it is allowed."""

@@ -68,6 +68,9 @@ class PairSearch(Protocol):
     def first_pairs(self, layout: Layout, seed: int) -> list[tuple[Pair, ...]]:
         """The pairs of each round that is known before the run."""
 
+    def rounds_s(self, settings: Settings, least_s: float, most_s: float) -> list[float]:
+        """The least time of the first rounds, and the most of all, by those of their pairs."""
+
     def node_search(
         self, settings: Settings, world: World, facts: PlanFacts, first_order: int
     ) -> FurtherRounds:

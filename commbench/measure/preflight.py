@@ -60,7 +60,8 @@ class Request:
     folder: str | None = None  # made by the parent that started this world
     earlier: EarlierStarts | None = None  # of a run that is resumed
     config_dir: str | None = None
-    judged: Callable[[str], Verdict] = lambda folder: Verdict()  # expect=normal, of a folder
+    # what those who read results say of settings, a folder and its rows
+    judged: Callable[..., Verdict] = lambda *_: Verdict()
     # a parent started this world, reports how it ended, and starts a fresh one
     has_parent: bool = False
     problem: str | None = None  # why this rank's machine can't run the job: all ranks have to know

@@ -48,7 +48,7 @@ from commbench.runtime.start_limit import meetings_end
 from .case import CaseVisit
 from .conditions import Conditions, ConditionsReader
 from .early_end import EarlyEnd, VisitInFlight
-from .expectations import Verdict, verdict_on
+from .expectations import verdict_on
 from .features import Decision, deciding_on
 from .further_rounds import FurtherRounds, SearchResult, pair_search
 from .plan import duration_s, pass_order, plan
@@ -461,21 +461,24 @@ class _Session:
             run["launches"]["spent_s"] = self._budget.spent_s
             self._recorder.close("running", 0, None)
             return int(run["exit_status"])
-        verdict = self._verdict()
-        missed = () if verdict is None else (*verdict.missed, *verdict.not_measured)
-        is_met = verdict is None or verdict.passes(settings.expect_missing)
+        rows = self._all_rows().values()
+        verdicts = (verdict_on(each, rows, settings.expect_by) for each in settings.expect)
+        verdict = sum(verdicts, self._request.judged(settings, run["folder"], rows))
+        missed = (*verdict.missed, *verdict.not_measured)
         search = None if self._search is None else self._search_so_far(self._search)
         unclean = [] if search is None or search.is_clean else [search.counts_text]
-        rows = self._recorder.rows.items()
-        statuses = {**self._earlier.recorded, **{name: row.status for name, row in rows}}
-        has_bad = not set(BAD).isdisjoint(statuses.values())
-        is_good = is_met and not has_bad and not unclean and not self._recorder.has_left_out
+        is_good = not (
+            unclean
+            or any(row.status in BAD for row in rows)
+            or self._recorder.has_left_out
+            or not verdict.passes(settings.expect_missing)
+        )
         if search is not None:
             run["search"] = search.record()
         self._recorder.close("done", 0 if is_good else 1, "; ".join([*missed, *unclean]) or None)
         if search is not None:
             print(f"{search.text(Terminal.of(sys.stdout))}\nresults: {run['folder']}")
-        if verdict is not None:
+        if settings.expect or settings.expect_normal:
             print("\n".join([*missed, verdict.summary()]), file=sys.stderr)
         return int(run["exit_status"])  # 3 if results could not be saved
 
@@ -483,18 +486,6 @@ class _Session:
         """What all rows of the run say about the ranks, on rank 0."""
         rows = self._all_rows().values()
         return rounds.result(rows, self._conditions.hosts, self._budget.spent_s)
-
-    def _verdict(self) -> Verdict | None:
-        """Compare all cases of the run with the user's expectations, also those of earlier starts;
-        None without expectations."""
-        settings = self._settings
-        verdicts = []
-        if settings.expect:
-            rows = self._all_rows().values()
-            verdicts = [verdict_on(each, rows, settings.expect_by) for each in settings.expect]
-        if settings.expect_normal:
-            verdicts.append(self._request.judged(self._run["folder"]))
-        return sum(verdicts, Verdict()) if verdicts else None
 
     def _all_rows(self) -> dict[str, Row]:
         """The rows of the run, also those of earlier starts, by case_id."""

@@ -138,10 +138,6 @@ def tables(rows: Iterable[Row], columns: Collection[str]) -> list[list[Row]]:
     ]
 
 
-def _key(row: Row, names: Iterable[str]) -> tuple[Any, ...]:
-    return tuple(natural_key(getattr(row, name)) for name in names)
-
-
 def heading(
     table: Sequence[Row], rows: Sequence[Row], program: str, columns: Collection[str]
 ) -> str:

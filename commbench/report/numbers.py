@@ -40,8 +40,8 @@ class NamedLines(NamedTuple):
 
 
 def lines_by_window(combined: CombinedCases) -> Iterator[NamedLines]:
-    """The lines of each benchmark; windows that were measured at the same size are lines of their
-    own, one that shrinks with the size is none."""
+    """The lines of each benchmark. Where a size was measured with several windows, each window has
+    a line; a window that shrinks as sizes grow has none."""
     for benchmark, lines in combined.lines().items():
         short = combined.short_names(lines)
         apart: dict[str, Sequence[Combined]] = {}

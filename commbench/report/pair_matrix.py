@@ -21,7 +21,7 @@ from commbench.core.units import format_bytes
 from commbench.results.columns import grouped
 from commbench.stats.thresholds import SLOW_FACTOR
 
-from .streams import is_stream_soak
+from .quantities import is_stream_soak
 
 LONGEST_PAIR_TABLE = 12  # rows; more pairs are printed as a matrix
 MAX_MATRIX_RANKS = 16
@@ -108,12 +108,14 @@ def finding_lines(
     run: Mapping[str, Any], compared: Sequence[Matrix], terminal: Terminal
 ) -> list[str]:
     """A line for each rank and pair that differs from its class."""
-    texts = [finding.text_with_host(run) for finding in told_once(findings_in(compared))]
+    found = findings_in(compared)
+    texts = [finding.text_with_host(run) for finding in told_once(found)]
     lines = [f"  {text}" for text in some_of(texts, MOST_FINDINGS)]
     if len(texts) > MOST_FINDINGS:
         lines[-1] += f": commbench.slow_pairs('{run['folder']}')"
-    rule = (
-        f"slow: takes more than {SLOW_FACTOR} x the median time of the other pairs of its class"
-        " (self, same node, other node)"
-    )
-    return ["", paragraphs([rule, *lines], terminal)] if lines else []
+    if any(finding.kind == "slow" for finding in found):
+        lines[:0] = [
+            f"slow: takes more than {SLOW_FACTOR} x the median time of the other pairs of its class"
+            " (self, same node, other node)"
+        ]
+    return ["", paragraphs(lines, terminal)] if lines else []

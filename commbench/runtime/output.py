@@ -203,7 +203,7 @@ class Reporter:
         if launches.get("planned", 1) > 1:
             cases = f"launch {len(launches['began'])} of {launches['planned']}: {cases}"
         # how long so many repetitions take is not known yet
-        word = "at most" if timing.get("repetitions") else "about"
+        word = "up to about" if timing.get("repetitions") else "about"
         texts = filter(None, (f"{word} {bound}", os.environ.get(BUSY)))
         line = f"{cases}, {', '.join(texts)}: {run['folder']}"
         print(printable(line), file=sys.stderr, flush=True)

@@ -265,6 +265,8 @@ def _replaced(marks: tuple[bytes, bytes]) -> list[Any]:
         if descriptor is None:
             streams.append(ForeignStream(stream))
             continue
+        if mark:  # it tells both apart in one pipe, where launchers keep their order
+            descriptor = 2
         status = os.fstat(descriptor)
         # text on one terminal keeps its order
         file = files.setdefault((status.st_dev, status.st_ino), OpenFile(descriptor))

@@ -260,7 +260,7 @@ def _exposure_text(job: TrainingJob, timed: int) -> str:
     of = "" if known.operations == timed else f" ({known.operations} of {timed} operations)"
     text = f"{hidden} of it hidden behind computation of the same rank, {exposed} exposed{of}"
     at_once = known.exposed_once_ns < known.exposed_ns
-    return f"{text}, during {once}: some operations run at the same time" if at_once else text
+    return f"{text}, within {once}: some operations run at the same time" if at_once else text
 
 
 def _late_text(job: TrainingJob, late: Late | None) -> str:

@@ -66,7 +66,7 @@ class World:
         return Cluster(nodes, 1, tuple(f"leaf{node // self.nodes}" for node in range(nodes)))
 
 
-SEEN = "one node, by what the run could see"
+SEEN = "one node, as slow as `could see` says"
 DOUBLED = "one node, 2 x"
 WORLDS = (
     World("nothing", "128x1", nodes=0),

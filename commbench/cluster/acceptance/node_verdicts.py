@@ -16,6 +16,7 @@ from commbench.analysis.slow_pairs import UNUSABLE
 from commbench.cluster.acceptance.machine_facts import machine_results
 from commbench.cluster.acceptance.verdict import STAGE_NAMES, NodeVerdict, StageName, StageResult
 from commbench.cluster.search.node_rounds import search_refusal
+from commbench.cluster.search.suspect_table import evidence_text
 from commbench.core.layout import Layout
 from commbench.core.states import STAGES, Stage, status_of_run
 from commbench.core.units import plural
@@ -236,8 +237,7 @@ def _searched(record: Record, node: int) -> StageResult:
         return StageResult(answer)
     where = _rail_of(record)
     lines = tuple(
-        f"{where}{suspect['who']}: {suspect['what_is_slow']} take {suspect['longer_by']} longer"
-        f" than typical ({suspect['between']}), in {suspect['pairs']} measured pairs"
+        f"{where}{evidence_text(suspect)}"
         for suspect in search.get("suspects") or []
         if node in suspect.get("nodes", ()) and suspect.get("decision") == verdicts[node]
     )

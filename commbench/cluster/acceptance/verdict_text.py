@@ -129,8 +129,8 @@ def _notes(acceptance: Acceptance) -> Iterator[str]:
     if any(verdict.stages["alone"].answer == "FAIL" for verdict in acceptance.verdicts):
         yield (
             f"a node fails alone if it takes {100 * acceptance.slowdown:g} % longer than the median"
-            " of all nodes, and lies more spreads (1.48 median deviations) above it than the"
-            f" slowest node of {100 * (1 - FALSE_ALARMS):g} % of healthy clusters"
+            f" node, and by so much that only {100 * FALSE_ALARMS:g} of 100 healthy clusters has"
+            " such a node"
         )
     failed = [verdict.name for verdict in acceptance.verdicts if verdict.answer == "FAIL"]
     yield from exclude_lines(failed, acceptance.names)

@@ -21,7 +21,7 @@ from commbench.core.layout import Layout, Pair, pairs_text
 from commbench.core.terminal import print_error
 from commbench.core.units import about_duration
 from commbench.measure.further_rounds import SearchResult
-from commbench.measure.plan import duration_s, plan, plan_round
+from commbench.measure.plan import duration_s, plan, plan_round, setup_s
 from commbench.measure.plan_facts import PlanFacts
 from commbench.results.row import Measured, Row
 
@@ -83,6 +83,18 @@ def node_search(settings: Settings, world: World, facts: PlanFacts, first_order:
     return search
 
 
+def rounds_s(settings: Settings, least_s: float, most_s: float) -> list[float]:
+    """See measure.further_rounds.PairSearch."""
+    meetings = Meetings(settings.layouts[0], settings.seed)
+    first = meetings.rounds(FIRST_VISITS)
+    pairs = min(first, meetings.period)
+    return [least_s / pairs * first, most_s / pairs * _most_rounds(meetings)]
+
+
+def _most_rounds(meetings: Meetings) -> int:
+    return meetings.rounds(FIRST_VISITS) + meetings.rounds(FURTHER_VISITS[-1])
+
+
 def first_pairs(layout: Layout, seed: int) -> list[tuple[Pair, ...]]:
     """See measure.further_rounds.PairSearch."""
     meetings = Meetings(layout, seed)
@@ -114,13 +126,17 @@ class NodeSearch:
             self._settings, self._world, self._facts, self._meetings.pairs(0), first_order=0
         )
         round_s = sum(duration_s(self._settings, each) for each in planned)
-        word = "about" if self._settings.timing.repetitions is None else "at most"
         first = self._first_rounds
-        most = first + self._meetings.rounds(FURTHER_VISITS[-1])
+        most = _most_rounds(self._meetings)
         again = f", {self.count} of different pairs" if self.count < first else ""
+        least = ""
+        if self._settings.timing.repetitions is not None:  # whose time is not known
+            least_s = first * sum(setup_s(self._settings, each) for each in planned)
+            least = f"{about_duration(least_s)} to "
         return (
-            f"{first} rounds{again}: {word} {about_duration(first * round_s)}; up to {most} rounds,"
-            f" {about_duration(most * round_s)}, if a {Places(self._layout, ()).noun} is in doubt"
+            f"{first} rounds{again}: about {least}{about_duration(first * round_s)}; up to {most}"
+            f" rounds, {about_duration(most * round_s)}, if a {Places(self._layout, ()).noun} is in"
+            " doubt"
         )
 
     def choose(self, result: SearchResult | None) -> int:

@@ -4,7 +4,7 @@ ones out of a job, their evidence, and how it was decided."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +98,7 @@ class Search:
         """For run.json."""
         values = np.expm1(self.findings.excess.value).round(4)
         return {
+            "answer": list(self._answer()),
             "rounds": self.rounds,
             "could_see": self.findings.could_see,
             "bad": self._names_of("SLOWER"),
@@ -265,6 +266,14 @@ class Search:
             f"noise hides it{path if self.findings.cluster.members else ''}; run it on quiet"
             f" {noun}s, or with search.slowdown={larger:g}, which lets {100 * larger:g} % pass"
         )
+
+
+def evidence_text(suspect: Mapping[str, Any]) -> str:
+    """One of the `suspects` of run.json."""
+    return (
+        f"{suspect['who']}: {suspect['what_is_slow']} take {suspect['longer_by']} longer than"
+        f" typical ({suspect['between']}), in {suspect['pairs']} measured pairs"
+    )
 
 
 def _listed(names: Sequence[str]) -> str:

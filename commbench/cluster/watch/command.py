@@ -14,7 +14,12 @@ from commbench.cluster.baseline.writer import make_store
 from commbench.cluster.watch.slurm_queue import jobs_in_the_way
 from commbench.cluster.watch.state import MOST_TURNS, WATCH_FOLDER
 from commbench.cluster.watch.suite import WatchOptions, watched_suite
-from commbench.cluster.watch.turn import UNDECIDED_STATUS, watch_turn
+from commbench.cluster.watch.turn import (
+    UNDECIDED_STATUS,
+    YoungStore,
+    check_rehearsal,
+    watch_turn,
+)
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.terminal import print_error
 from commbench.core.units import about_duration
@@ -46,6 +51,7 @@ def watch(words: list[str]) -> int:
     refuse_world("commbench watch")
     watched_suite(options)  # the user's mistakes before anything is made
     with locked(make_store(options.store, WATCH_FOLDER), WATCHING):
+        check_rehearsal(options)
         if options.every_s is None:
             return _only_turn(options)
         return _all_turns(options, options.every_s)
@@ -122,6 +128,12 @@ def watch_options(words: list[str]) -> WatchOptions:
                 f"{word!r} is not KEY=VALUE; a suite is what a run takes: experiment=NAME, or"
                 " backend=gloo layout=1x2"
             )
+    if len({turn for turn, _ in options.plant}) > 1:
+        turns = ", ".join(f"{turn}:{word}" for turn, word in options.plant)
+        raise ConfigError(
+            f"--plant {turns}: turns with a plant are not counted, so the later ones never come;"
+            " give all the same turn"
+        )
     if options.quiet and not options.once:
         raise ConfigError("--quiet is for --once, which cron starts; leave it out")
     if options.prometheus is not None:
@@ -167,7 +179,7 @@ def _only_turn(options: WatchOptions) -> int:
 
 def _all_turns(options: WatchOptions, every_s: int) -> int:
     """Turn after turn, until a signal. What is wrong in the first one ends the command; what
-    happens later is printed, as it may pass."""
+    happens later is printed, as it may pass. A refused rehearsal would not."""
     begin_s = time.monotonic()
     is_first = True
     while True:
@@ -176,7 +188,7 @@ def _all_turns(options: WatchOptions, every_s: int) -> int:
             try:
                 watch_turn(options)
             except CommbenchError as error:
-                if is_first:
+                if is_first or isinstance(error, YoungStore):
                     raise
                 print_error(str(error))
             is_first = False

@@ -36,12 +36,13 @@ CHANGES: tuple[CaseVerdict, ...] = ("SLOWER", "FASTER", "FAILED")
 
 @dataclass(frozen=True)
 class KnownChange:
-    """A change of a case that lasts: its first run, and the ratio of the times after it to those
-    before, None where the case fails."""
+    """A change of a case that lasts: its first run, the ratio of the times after it to those
+    before, None where the case fails, and the names of the nodes that were found slow then."""
 
     verdict: CaseVerdict
     since_run: str
     ratio: float | None = None
+    nodes: str = ""
 
 
 @dataclass(frozen=True)

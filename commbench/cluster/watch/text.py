@@ -6,12 +6,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from operator import itemgetter
 from typing import Any
 
 from commbench.cluster.baseline.fresh_launches import FreshLaunch
 from commbench.cluster.watch.changes import JudgedCase, changed_facts
+from commbench.cluster.watch.located import Location
 from commbench.core.units import format_factor, format_seconds, plural
 from commbench.results.columns import case_text, grouped
 from commbench.results.run_folder import clock_text, time_in_name
@@ -22,11 +24,15 @@ MOST_CHANGED = 8  # with a line each
 
 
 def turn_lines(
-    judged: Sequence[JudgedCase], healthy: Sequence[Mapping[str, Any]], launch: FreshLaunch
+    judged: Sequence[JudgedCase],
+    location: Location | None,
+    healthy: Sequence[Mapping[str, Any]],
+    launch: FreshLaunch,
 ) -> list[str]:
     """`healthy`: the records (run.json) of the runs of the store, oldest first."""
     now = datetime.now(timezone.utc)
     lines = [f"watch: {now:%Y-%m-%d %H:%M} UTC: {answer_text(judged)}"]
+    lines += () if location is None else location.lines
     lines += _case_lines(judged)
     lines += filter(None, [clock_text(launch.runs.values())])
     new = [each.change.since_run for each in judged if each.change and each.is_new]
@@ -36,16 +42,18 @@ def turn_lines(
 
 
 def answer_text(judged: Sequence[JudgedCase]) -> str:
-    """`SLOWER since 2026-11-25 06:00 UTC: 4 of 4 cases, the farthest 1.05 x`, for each change; then
-    how many cases have which verdict."""
+    """`node5: SLOWER since 2026-11-25 06:00 UTC: 4 of 4 cases, the farthest 1.05 x`, for each
+    change; then how many cases have which verdict."""
     of_all = f"of {plural(len(judged), 'case', 'cases')}"
     changes = grouped(
         (each for each in judged if each.change is not None),
-        lambda each: (each.change.verdict, each.change.since_run) if each.change else ("", ""),
+        lambda each: replace(each.change, ratio=None) if each.change else None,
     )
     parts = [
-        f"{verdict} since {_time_text(since_run)}: {len(cases)} {of_all}{_farthest_text(cases)}"
-        for (verdict, since_run), cases in changes.items()
+        f"{change.nodes and change.nodes + ': '}{change.verdict} since"
+        f" {_time_text(change.since_run)}: {len(cases)} {of_all}{_farthest_text(cases)}"
+        for change, cases in changes.items()
+        if change is not None
     ]
     counts = Counter(each.verdict for each in judged if each.change is None)
     rest = "" if parts else f" {of_all}"

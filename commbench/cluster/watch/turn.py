@@ -6,8 +6,9 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from commbench.cluster.baseline.fresh_launches import FreshLaunch, launched
@@ -27,6 +28,7 @@ from commbench.cluster.watch.changes import (
     first_look,
     judged_case,
 )
+from commbench.cluster.watch.located import located, with_nodes
 from commbench.cluster.watch.prometheus import WatchedCase, case_labels, metrics_text
 from commbench.cluster.watch.quiet import HeldText, has_news, held_text
 from commbench.cluster.watch.runs import TurnRuns, file_runs
@@ -80,7 +82,7 @@ def _turn(options: WatchOptions, held: HeldText) -> int:
         last = _last_name(baseline, aside, state)
         planted = options.planted_in(state.taken + 1)
         if planted:
-            _check_rehearsal(state, baseline)
+            check_rehearsal(options)
         launch = _launched(options, jobs, state.launches, last, planted)
         if not launch.runs:
             return launch.status
@@ -98,24 +100,20 @@ def _turn(options: WatchOptions, held: HeldText) -> int:
             suspected = narrowed_jobs(suite, again, options)
             fresh.append(_launched(options, suspected, number, last, planted))
             number += 1
+        judged = {
+            key: judged_case(key, case, histories[key], looks[key], launch, fresh, rule)
+            for key, case in suite.cases.items()
+            if key not in suite.skipped or histories[key].healthy
+        }
+        search = partial(_searched, options, number, last)
+        location = located(judged, suite.jobs, planted, options.config_dir, search)
+        judged = with_nodes(judged, location)
     finally:
         stop_rank_server()  # for hours nobody needs it, and an update is seen by the next one
-    judged = {
-        key: judged_case(key, case, histories[key], looks[key], launch, fresh, rule)
-        for key, case in suite.cases.items()
-        if key not in suite.skipped or histories[key].healthy
-    }
-    lines = turn_lines(list(judged.values()), [run.record for run in own], launch)
-    healthy = (row for run in own for row in run.rows)
+    healthy = [row for run in own for row in run.rows]
     beside = changes_beside_times(healthy, launch.rows.values())
-    lines += beside.values()
-    if beside and not planted:
-        lines.append(
-            f"their runs are in {options.changed}; if this is how it should be, `commbench baseline"
-            f" add RUN --baseline {options.store}` adds them, else the next turn says it again"
-        )
-    if planted:
-        lines.append(_rehearsal_text(planted, launch))
+    lines = turn_lines(list(judged.values()), location, [run.record for run in own], launch)
+    lines += [*beside.values(), *_last_lines(options, launch, planted, bool(beside))]
     print(paragraphs(lines, Terminal.of(sys.stdout)), flush=True)
     if not planted:
         state = _state_after(state, judged, number, min(run.name for run in launch.runs))
@@ -129,26 +127,44 @@ def _turn(options: WatchOptions, held: HeldText) -> int:
     return _turn_status(status, judged, beside)
 
 
-def _check_rehearsal(state: WatchState, baseline: Sequence[StoredRun]) -> None:
-    """Raises ConfigError where no case has enough healthy launches to be told as changed."""
-    rows = [row for run in baseline for row in run.rows]
+class YoungStore(ConfigError):
+    """Raised for a rehearsal in a store that tells no change yet."""
+
+
+def check_rehearsal(options: WatchOptions) -> None:
+    """Raises YoungStore where no case will have enough healthy launches when a plant begins."""
+    if not options.planted:
+        return
+    state = read_state(options.store)
+    taken = 0 if state is None else state.taken
+    rows = [row for run in read_stored_runs(options.store) for row in run.rows]
     counts = Counter(suite_key(row) for row in rows for _ in launches_of(row, ""))
-    most = max(counts.values(), default=0)
+    first = max(taken + 1, min(turn for turn, _ in options.planted))
+    most = max(counts.values(), default=0) + first - taken - 1  # if all turns before are healthy
     if most < DECIDING_LAUNCHES:
-        turns = plural(DECIDING_LAUNCHES - most, "turn", "turns")
-        raise ConfigError(
-            f"--plant begins with turn {state.taken + 1}, before which the store has {most} healthy"
-            f" launches of a case; a change is told from {DECIDING_LAUNCHES} on: take {turns}"
-            " without --plant"
+        launches = plural(most, "healthy launch", "healthy launches")
+        raise YoungStore(
+            f"--plant begins with turn {first}, when the store has at most {launches} of a case; a"
+            f" change is told from {DECIDING_LAUNCHES} on: begin with turn"
+            f" {first + DECIDING_LAUNCHES - most}"
         )
 
 
-def _rehearsal_text(planted: Sequence[str], launch: FreshLaunch) -> str:
-    words = " ".join(map(recorded_override, planted))
-    return (
-        f"rehearsal with {words}: this turn does not count, and its runs are not added to the"
-        f" store; they are in {launch.folder.parent}"
-    )
+def _last_lines(
+    options: WatchOptions, launch: FreshLaunch, planted: Sequence[str], is_beside: bool
+) -> Iterator[str]:
+    """Where the runs of a rehearsal are, or those with other changes than of times, `is_beside`."""
+    if planted:
+        words = " ".join(map(recorded_override, planted))
+        yield (
+            f"rehearsal with {words}: this turn does not count, and its runs are not added to the"
+            f" store; they are in {launch.folder.parent}"
+        )
+    elif is_beside:
+        yield (
+            f"their runs are in {options.changed}; if this is how it should be, `commbench baseline"
+            f" add RUN --baseline {options.store}` adds them, else the next turn says it again"
+        )
 
 
 def _own_baseline(
@@ -216,6 +232,14 @@ def _launched(
     if options.budget_s is not None:
         words.append(f"{TOTAL_S}={options.budget_s / len(jobs):g}")
     return launched(jobs, options.runs, words, options.config_dir, after)
+
+
+def _searched(options: WatchOptions, number: int, after: str, search: Job) -> FreshLaunch:
+    """A search takes as long as all fresh launches may."""
+    words = [f"trial={number}"]
+    if options.budget_s is not None:
+        words.append(f"{TOTAL_S}={options.fresh * options.budget_s}")
+    return launched([search], options.runs, words, options.config_dir, after)
 
 
 def _state_after(

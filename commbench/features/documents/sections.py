@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from commbench.analysis.cold_start import FULL_SPEED
 from commbench.core.texts import size_text, span_text
 from commbench.core.units import format_factor, format_number, format_seconds, plural
 from commbench.report.plots import KnownCurve
@@ -17,7 +17,7 @@ from commbench.results.intervals import interval_note, marks_note
 from commbench.results.row import Row
 
 from .quiz import QUIZ, quiz_answer
-from .reference import UNITS, Point, Reference
+from .reference import UNITS, Point, Reference, is_in_bits
 from .values import Compared, Document, experiment_of
 
 HEADS = ("ours", "published", "ours / published")
@@ -36,7 +36,7 @@ def document_sections(documents: Iterable[Document], hardware: Sequence[str]) ->
             lambda each: id(each.reference),
         )
         single = [each for each in document.compared if len(each.reference.points) == 1]
-        tables = [_single_table(single)] if single else []
+        tables = [_single_table(single, document.bytes_unit)] if single else []
         tables += [_curve_table(values) for values in curves.values()]
         yield Section(
             f"{document.experiment}: ours and published",
@@ -53,9 +53,21 @@ def quiz_sections(rows: Iterable[Row], records: Iterable[Mapping[str, Any]]) -> 
         yield Section("The quiz", answer)
 
 
-def _single_table(values: Sequence[Compared]) -> Table:
-    rows = [(_setting(each), *_cells(each, with_unit=True)) for each in values]
+def _single_table(values: Sequence[Compared], bytes_unit: str) -> Table:
+    rows = []
+    for each in values:
+        write = partial(_written, each.reference, bytes_unit)
+        rows.append((_setting(each), *_cells(each, write)))
     return Table.of(("published as", *HEADS), rows)
+
+
+def _written(reference: Reference, bytes_unit: str, value: float) -> str:
+    """`9.46 Gb/s`; `9.46 Gb/s (1183 MB/s)` where the document has rates in bytes beside it."""
+    unit = reference.unit
+    text = f"{format_number(value)} {unit}"
+    if not (bytes_unit and is_in_bits(unit)):
+        return text
+    return f"{text} ({format_number(value * UNITS[unit] / UNITS[bytes_unit])} {bytes_unit})"
 
 
 def _setting(each: Compared) -> str:
@@ -76,7 +88,7 @@ def _curve_table(values: Sequence[Compared]) -> Table:
         (
             format_seconds(each.point.at_s) if is_timed else size_text(each.message_bytes or 0),
             *([each.name] if several else []),
-            *_cells(each, with_unit=False),
+            *_cells(each, format_number),
         )
         for each in values
     ]
@@ -86,15 +98,14 @@ def _curve_table(values: Sequence[Compared]) -> Table:
     return Table.of(heads, rows, f"{title}, {QUANTITIES[reference.column]} in {reference.unit}")
 
 
-def _cells(each: Compared, with_unit: bool) -> tuple[str, str, str]:
+def _cells(each: Compared, write: Callable[[float], str]) -> tuple[str, str, str]:
     """Ours with its width, or the range of several alike cases with the mark of the least certain;
     the published value; and the factor, or of a bound whether ours is within."""
-    unit = f" {each.reference.unit}" if with_unit else ""
     ours = each.ours
     mark = each.least_certain.certainty if each.least_certain else ""
     width = ours.width_text() if ours.of else ""
-    texts = [f"{mark}{format_number(ours.value)}{unit}", width, _several(each)]
-    known = each.point.text(lambda value: f"{format_number(value)}{unit}")
+    texts = [f"{mark}{write(ours.value)}", width, _several(each)]
+    known = each.point.text(write)
     return " ".join(filter(None, texts)), known, each.answer or f"{mark}{format_factor(each.ratio)}"
 
 
@@ -129,7 +140,7 @@ def _meanings(document: Document) -> Iterator[str]:
     marks = marks_note(filter(None, (each.least_certain for each in document.compared)))
     if notes := [*filter(None, (wide, marks))]:
         yield f"{'; '.join(notes)}."
-    if any(each.reference.column == FULL_SPEED for each in document.compared):
+    if any(each.reference.column == "full_speed_s" for each in document.compared):
         yield "Time to full speed: to the end of its first interval, as tcpbench prints it."
 
 

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from commbench.analysis.case_names import telling
-from commbench.analysis.cold_start import CASE_KEY, stored_intervals, until_full_speed
+from commbench.analysis.cold_start import CASE_KEY
 from commbench.analysis.fit import key
 from commbench.analysis.symmetric_pairs import SYMMETRIC
+from commbench.core.annexes import FEATURES, annex
 from commbench.core.texts import name_of
 from commbench.report.plots import OVER_TIME
 from commbench.results.columns import grouped
@@ -29,12 +30,13 @@ from commbench.results.row import Measured, Row
 from commbench.stats.interval import Certainty, Interval, of_formula
 from commbench.stats.verdict import compare_launches
 
-from .reference import UNITS, Point, Reference, fact, of_experiment
+from .reference import UNITS, Point, Reference, fact, is_in_bits, of_experiment
 
 if TYPE_CHECKING:
     import pandas as pd
 
 GIVEN = ("world_size", "message_bytes")  # what a program was given: no result to compare
+STREAMS = f"{FEATURES}.streams"  # reads what is stored of soaks
 EXPERIMENT = "experiment="  # among the overrides in run.json
 MARKS: tuple[Certainty, ...] = get_args(Certainty)  # the least certain last
 REPEATED = ("pair", "window")  # alike cases differ in these; a window may shrink with the size
@@ -121,11 +123,15 @@ class Compared:
 
 @dataclass(frozen=True)
 class Document:
-    """The values of one experiment: those with a measured case, and the settings without one."""
+    """The values of one experiment: those with a measured case, and the settings without one.
+
+    `bytes_unit`: of its rates in bytes, where others are in bits: `MB/s`, else empty.
+    """
 
     experiment: str
     compared: tuple[Compared, ...]
     missing: tuple[str, ...]
+    bytes_unit: str
 
 
 def experiment_of(record: Mapping[str, Any]) -> str | None:
@@ -162,9 +168,13 @@ def _document(
     folders: Sequence[Path],
     records: Sequence[Mapping[str, Any]],
 ) -> Document:
-    rows = until_full_speed(cases, records)
-    is_timed = any(each.column == OVER_TIME for each in values)
-    intervals = stored_intervals(cases, folders) if is_timed else None
+    rows = [row for row in cases if row.timing != "soak"]
+    intervals = None
+    streams = annex(f"{STREAMS}.stored")
+    if streams is not None:
+        rows = streams.until_full_speed(cases, records)
+        is_timed = any(each.column == OVER_TIME for each in values)
+        intervals = streams.stored_intervals(cases, folders) if is_timed else None
     compared: list[Compared] = []
     by_run = sorted(rows, key=lambda row: row.run_id)
     own = [*dict.fromkeys(str(row.label) for row in by_run if row.label)]
@@ -179,7 +189,15 @@ def _document(
             compared += _direct(each, fitting)
     met = {id(each.reference) for each in compared}
     missing = dict.fromkeys(each.title_of_table for each in values if id(each) not in met)
-    return Document(name, tuple(compared), tuple(missing))
+    if len(rows) < len(cases):
+        missing[f"those of soaks, which need {STREAMS}"] = None
+    return Document(name, tuple(compared), tuple(missing), _bytes_unit(values))
+
+
+def _bytes_unit(references: Iterable[Reference]) -> str:
+    units = dict.fromkeys(each.unit for each in references)
+    in_bytes = [unit for unit in units if unit.endswith("B/s")]
+    return in_bytes[0] if in_bytes and any(map(is_in_bits, units)) else ""
 
 
 def _stand_in(reference: Reference, row: Row, libraries: Iterable[str] = ()) -> str:

@@ -453,8 +453,8 @@ class GuidelineResult:
         if self.undecided:
             looks = plural(self.undecided, "comparison looks", "comparisons look")
             lines.append(
-                f"{looks} as if a guideline were violated, but the visits are too few to be sure:"
-                f" timing.visits={self.visits} are enough."
+                f"{looks} as if a guideline were violated, but visits (measurements of a case) are"
+                f" too few to be sure: timing.visits={self.visits} are enough."
             )
         return lines
 

@@ -166,6 +166,20 @@ def test_a_stopped_terminal_delays_nothing_and_text_keeps_its_order(
     assert text.split("\r\n") == [*(f"line {number}" for number in range(10)), ""]
 
 
+def test_marked_lines_of_both_streams_keep_their_order_in_one_pipe() -> None:
+    script = """
+import sys
+from commbench.runtime.printing import print_safely
+with print_safely((b"<o>", b"<e>")):
+    for number in range(4):
+        print(number, file=(sys.stdout, sys.stderr)[number % 2])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (done.stdout, done.stderr) == ("", "<o>0\n<e>1\n<o>2\n<e>3\n")
+
+
 def test_text_without_end_waits_for_its_reader_before_it_fills_the_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -19,6 +19,7 @@ from commbench.cluster.search.node_search import (
     cluster_of,
     first_pairs,
     pair_times,
+    rounds_s,
 )
 from commbench.cluster.search.suspect_table import Places
 from commbench.config.settings import Settings
@@ -129,13 +130,14 @@ def test_a_search_ends_after_the_first_rounds_if_no_node_is_suspected() -> None:
         (["layout=64x1"], "20 rounds: about {}; up to 140 rounds, {}, if a node is in doubt"),
         (
             ["layout=1x8", "timing.repetitions=9"],
-            "20 rounds, 7 of different pairs: at most {}; up to 140 rounds, {},"
+            "20 rounds, 7 of different pairs: about 22.4 s to {}; up to 140 rounds, {},"
             " if a rank is in doubt",
         ),
     ],
 )
 def test_rounds_are_announced_with_the_further_ones_of_a_doubt(words: list[str], text: str) -> None:
-    """A round has three cases, here of 0.5 s and their setup: about 3 s."""
+    """A round has three cases, here of 0.5 s and their setup, 0.37 s: about 3 s. How long so many
+    repetitions take is not known."""
     settings = searching("timing=quick", "timing.visits=1", "timing.case_s=0.5", *words)
     world = hosted_world(settings.layouts[0].nodes, settings.layouts[0].ranks_per_node)[0]
     planned_s = sum(duration_s(settings, each) for each in plan(settings, world, FACTS))
@@ -143,6 +145,15 @@ def test_rounds_are_announced_with_the_further_ones_of_a_doubt(words: list[str],
     assert round_s == pytest.approx(3.0, rel=0.1)
     times = (about_duration(rounds * round_s) for rounds in (20, 140))
     assert NodeSearch(settings, world, FACTS, 0).rounds_text() == text.format(*times)
+
+
+@pytest.mark.parametrize(("layout", "pairs"), [("64x1", 20), ("8x1", 7)])
+def test_a_plan_has_the_time_of_the_first_rounds_and_of_all_further_ones(
+    layout: str, pairs: int
+) -> None:
+    """Of the pairs that the plan lists; 8 nodes meet in 7 rounds, and then again."""
+    settings = searching(f"layout={layout}")
+    assert rounds_s(settings, pairs * 1.0, pairs * 3.0) == pytest.approx([20.0, 3 * 140.0])
 
 
 def test_the_time_of_further_rounds_is_that_of_the_first(

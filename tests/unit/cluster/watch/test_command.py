@@ -23,10 +23,12 @@ from commbench.cli.ab import run_launch
 from commbench.cluster.baseline import fresh_launches
 from commbench.cluster.baseline.store import stored_runs
 from commbench.cluster.baseline.writer import add_runs
+from commbench.cluster.search.command import DEFAULTS
 from commbench.cluster.watch import command as watch_command
 from commbench.cluster.watch import runs
 from commbench.cluster.watch.command import next_due_s, watch_options
 from commbench.cluster.watch.state import WATCH_FOLDER, read_state, state_path
+from commbench.cluster.watch.turn import YoungStore
 from commbench.core.errors import ConfigError
 from commbench.measure import preflight
 from commbench.measure.time_limits import TotalBudget
@@ -222,6 +224,34 @@ def test_a_planted_slow_node_is_told_from_its_turn_on_with_its_cause(
     assert f"config.backend.model.slow_factor: 1.0 -> {CHANGE}" in out
 
 
+def test_the_first_line_names_the_node_that_has_become_slower_until_it_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key, value in (("timing.case_s", "0.02"), ("sizes", "[8,64]"), ("window", "2")):
+        monkeypatch.setitem(DEFAULTS, key, value)
+    store = tmp_path / "store"
+    words = ("layout=4x1", "benchmark=all_reduce", "backend.model.slow_node=2", "--fresh", "1")
+    words = (*words, "backend.model.slow_factor=${oc.env:FACTOR}")
+
+    def told(factor: float) -> str:
+        monkeypatch.setenv("FACTOR", str(factor))
+        capsys.readouterr()
+        take_turn(store, *words)
+        return " ".join(capsys.readouterr().out.split())
+
+    told(1.0001)
+    for number in range(RUNS - 1):
+        repeat(store, number, 1 + 0.002 * (number - 2))
+    first = r"watch: [^a-z]* UTC: node2: SLOWER since .*: 2 of 2 cases, the farthest \S* x "
+    assert re.match(
+        f"{first}SLOWER: node2; Slurm: --exclude=node2; Kubernetes: kubectl cordon node2 node2:"
+        " sends, receives, latency take .* next: commbench locate backend=simulated ",
+        told(2.0),
+    )
+    assert re.match(f"{first}all_reduce", told(2.0))
+    assert "node2" not in told(1.0001)
+
+
 @pytest.mark.parametrize("factor", [CHANGE, 1.001])
 def test_a_rehearsal_leaves_the_store_and_its_state_as_they_are(
     store: Path, turn: Turn, capsys: pytest.CaptureFixture[str], factor: float
@@ -240,20 +270,43 @@ def test_a_rehearsal_leaves_the_store_and_its_state_as_they_are(
     assert turn() == 0, "the change was not real"
 
 
-def test_a_rehearsal_in_a_young_store_is_refused_before_it_is_measured(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("when", [("--once",), ("--every", "1h")])
+def test_a_rehearsal_that_begins_in_a_young_store_is_refused_at_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], when: tuple[str, ...]
 ) -> None:
-    store = tmp_path / "young"
-    rehearsal = ("--plant", "2:backend.model.latency_s=1")
-    assert take_turn(store, *rehearsal) == 4
-    before = tree(store)
-    capsys.readouterr()
-    assert take_turn(store, *rehearsal) == 2
+    rehearsal = ("--plant", "3:backend.model.latency_s=1")
+    assert main(["watch", "--baseline", str(tmp_path / "young"), *when, *SUITE, *rehearsal]) == 2
     assert one_line(capsys) == (
-        "commbench: --plant begins with turn 2, before which the store has 1 healthy launches of a"
-        " case; a change is told from 5 on: take 4 turns without --plant"
+        "commbench: --plant begins with turn 3, when the store has at most 2 healthy launches of a"
+        " case; a change is told from 5 on: begin with turn 6"
     )
-    assert tree(store) == before
+    assert not stored_runs(tmp_path / "young")
+
+
+def test_turns_that_are_taken_until_a_rehearsal_begins_make_the_store_old_enough(
+    tmp_path: Path,
+) -> None:
+    assert take_turn(tmp_path / "young", "--plant", "6:backend.model.latency_s=1") == 4
+
+
+def test_a_rehearsal_that_is_refused_later_ends_the_watch(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Turns before it were not healthy."""
+    turns: list[float] = []
+
+    def take(options: Any) -> int:
+        turns.append(0.0)
+        if len(turns) == 3:
+            raise YoungStore("too young")
+        return 0
+
+    monkeypatch.setattr(watch_command, "time", Clock())
+    monkeypatch.setattr(watch_command, "jobs_in_the_way", lambda: None)
+    monkeypatch.setattr(watch_command, "watch_turn", take)
+    words = ["watch", "backend=simulated", "--baseline", str(tmp_path / "s"), "--every", "1h"]
+    assert main(words) == 2
+    assert len(turns) == 3 and "commbench: too young" in capsys.readouterr().err
 
 
 def test_fresh_launches_measure_only_what_is_suspected(
@@ -660,6 +713,10 @@ def test_two_watches_do_not_share_a_store(
             "changes which cases",
         ),
         (["seed=1", "--baseline", "s", "--once", "--plant", "9:nope=1"], "nope"),
+        (
+            ["seed=1", "--baseline", "s", "--once", "--plant", "7:a=1", "--plant", "9:b=1"],
+            "--plant 7:a=1, 9:b=1: turns with a plant are not counted, so the later ones never",
+        ),
         (["seed=1", "--baseline", "s", "--every", "1h", "--quiet"], "--quiet is for --once"),
         (["seed=1", "--baseline", "s", "--once", "--prometheus", "metrics"], "end in .prom"),
         (["seed=1", "--baseline", "s", "--once", "--prometheus", "no/m.prom"], "no folder"),

@@ -19,7 +19,7 @@ def changed(message_bytes: int, ratio: float | None) -> JudgedCase:
 
 def test_of_many_changed_cases_the_farthest_have_a_line() -> None:
     judged = [changed(size, 1 + size / 100) for size in range(1, 21)]
-    lines = turn_lines([*judged, changed(99, None)], [], FreshLaunch(Path(), {}, {}, 0))
+    lines = turn_lines([*judged, changed(99, None)], None, [], FreshLaunch(Path(), {}, {}, 0))
     shown = [line.partition(":")[0] for line in lines[1:] if ": SLOWER " in line]
     assert len(shown) == MOST_CHANGED
     assert shown[0].endswith(" 14 B") and shown[-1].endswith(" 99 B")
@@ -27,5 +27,7 @@ def test_of_many_changed_cases_the_farthest_have_a_line() -> None:
 
 
 def test_few_changed_cases_have_a_line_each() -> None:
-    lines = turn_lines([changed(8, 1.2), changed(64, 1.1)], [], FreshLaunch(Path(), {}, {}, 0))
+    lines = turn_lines(
+        [changed(8, 1.2), changed(64, 1.1)], None, [], FreshLaunch(Path(), {}, {}, 0)
+    )
     assert sum(": SLOWER " in line for line in lines[1:]) == 2

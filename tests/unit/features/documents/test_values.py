@@ -13,9 +13,9 @@ import pytest
 from generated_results import row
 
 from commbench.core.terminal import Terminal
+from commbench.features.documents import values as document_values
 from commbench.features.documents.sections import document_sections, known_curves
 from commbench.features.documents.values import Compared, Document, documents, experiment_of
-from commbench.report.plots import times_of
 from commbench.results.columns import SCHEMA_VERSION, arrow_schema
 from commbench.results.row import row_of
 
@@ -107,7 +107,7 @@ def test_streams_and_connections_stand_beside_their_own_values_in_the_documents_
     (some,) = measured("ec2_streams", pairs)
     assert "mpi, 72 pairs (osu_mbw_mr); here: 2 pairs" in text_of(some)
     text = text_of(document, "another cloud")
-    assert "10.0 Gb/s" in text and "9.46 Gb/s" in text and "1.06 x" in text
+    assert "10.0 Gb/s (1250 MB/s)" in text and "9.46 Gb/s (1182 MB/s)" in text and "1.06 x" in text
     assert "another machine: AWS c5n.18xlarge" in text and "without a measured case" in text
     assert "this kind of machine: AWS c5n.18xlarge" in text_of(document, C5N)
 
@@ -405,8 +405,17 @@ def test_a_planted_staircase_stands_beside_the_published_one(tmp_path: Path) -> 
     assert "full speed: to the end of its first interval" in text
     (curve,) = known_curves([document], [row_of(soak)])
     assert curve.at[0] == 0.1 and curve.values[0] == pytest.approx(323.078e-3 / 8)
-    (times,) = times_of([curve], 2**18)
-    assert times.values[0] == pytest.approx(2**18 / (323.078e6 / 8))
+
+
+def test_without_the_feature_of_soaks_their_values_are_missing_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start of an interval would be beside the end of the published one."""
+    monkeypatch.setattr(document_values, "annex", lambda module: None)
+    soak = soak_run(tmp_path, [0.04] * 10)
+    (document,) = measured("openbsd_soak", soak, **{RUN: tmp_path})
+    assert document.compared == ()
+    assert document.missing[-1] == "those of soaks, which need commbench.features.streams"
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.5])

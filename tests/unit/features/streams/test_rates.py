@@ -7,7 +7,7 @@ from typing import Any
 from sample_cases import case_row
 
 from commbench.core.terminal import Terminal
-from commbench.report.streams import (
+from commbench.features.streams.rates import (
     bit_unit,
     stream_sentences,
     streams_text,
