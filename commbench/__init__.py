@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from commbench.analysis.cold_start import cold_start, launch_overhead, soak_intervals
+    from commbench.analysis.cold_start import cold_start, launch_overhead
     from commbench.analysis.compare import compare
     from commbench.analysis.crossover import crossovers
     from commbench.analysis.slow_pairs import slow_pairs
     from commbench.cli.run import run_one as run
     from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
+    from commbench.features.streams.stored import soak_intervals
     from commbench.results.load import load
 
     __version__: str
@@ -39,7 +40,7 @@ _PLACES = {  # public name -> its module, where `run` has the name run_one
     "load": "commbench.results.load",
     "run": "commbench.cli.run",
     "slow_pairs": "commbench.analysis.slow_pairs",
-    "soak_intervals": "commbench.analysis.cold_start",
+    "soak_intervals": "commbench.features.streams.stored",
 }
 __all__ = [
     "CommbenchError",
@@ -58,7 +59,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is used: the command line needs none of them."""
-    import importlib
+    from commbench.core.annexes import needed_annex
 
     if name == "__version__":
         from importlib.metadata import PackageNotFoundError, version
@@ -71,7 +72,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(
             f"module 'commbench' has no attribute {name!r}; public names: {', '.join(__all__)}"
         )
-    module = importlib.import_module(_PLACES[name])
+    module = needed_annex(_PLACES[name], f"commbench.{name}")
     value = getattr(module, "run_one" if name == "run" else name)
     if not isinstance(value, type):
         value = _public(value, name)

@@ -12,6 +12,7 @@ from commbench.analysis.case_names import telling, without_shared
 from commbench.analysis.fit import Family, families
 from commbench.core.texts import setting_texts
 from commbench.core.units import natural_key
+from commbench.features.streams.figures import with_gaps
 from commbench.report.figures import (
     BAND_OPACITY,
     GRID,
@@ -24,7 +25,6 @@ from commbench.report.figures import (
     seconds_text,
     set_ticks,
     size_ticks,
-    with_gaps,
 )
 from commbench.report.plots import KnownCurve
 from commbench.results.columns import grouped
@@ -167,7 +167,7 @@ def published_curve(axes: Axes, curve: KnownCurve, name: str, colour: str) -> No
 
 
 def rate_over_time(axes: Axes, soak: pd.DataFrame) -> None:
-    """The rate of one soak (cold_start.soak_intervals) over time, its median dashed, with gaps
+    """The rate of one soak (commbench.soak_intervals) over time, its median dashed, with gaps
     where nothing ran."""
     at, rate = with_gaps(soak[["at_s", "rate_gb_per_s"]].to_numpy(dtype=float).T, 1.5)
     axes.plot(at, rate, color=PALETTE[0], linewidth=1)

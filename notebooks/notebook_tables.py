@@ -8,13 +8,13 @@ from functools import cache
 from pathlib import Path
 
 from commbench.analysis.case_names import without_shared
-from commbench.analysis.cold_start import until_full_speed
 from commbench.core.terminal import Terminal
 from commbench.features.documents.derived import documents_of, hardware_of
 from commbench.features.documents.sections import document_sections, known_curves, quiz_sections
+from commbench.features.streams.rates import streams_text
+from commbench.features.streams.stored import until_full_speed
 from commbench.report.plots import OVER_TIME, KnownCurve
 from commbench.report.section import report_text
-from commbench.report.streams import streams_text
 from commbench.report.summary import Summary, read_results
 from commbench.results.row import Row
 

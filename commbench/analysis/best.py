@@ -31,7 +31,7 @@ from commbench.stats.difference import Measured as Time
 from commbench.stats.difference import are_enough, differ
 from commbench.stats.interval import Interval
 
-from .case_names import FAMILY_VARIABLES, OF_BACKEND, OF_LABEL, telling
+from .case_names import FAMILY_VARIABLES, OF_BACKEND, OF_LABEL, telling, unusual_texts
 from .fit import Family, answerable, families, key
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def comparable_families(
         ]
         named = []
         for family in group:
-            more = setting_texts(family.variables, told)
+            more = unusual_texts(family.variables, told)
             chosen = ((name, getattr(family.variables, name)) for name in variables)
             name = " ".join(itertools.starmap(setting_text, chosen))
             named.append((f"{name} ({', '.join(more)})" if more else name, family))

@@ -84,19 +84,14 @@ def case_names(rows: Sequence[Row]) -> list[str]:
         benchmark: [name for name in telling(alike) if name not in IN_CASE_TEXT]
         for benchmark, alike in grouped(rows, lambda row: row.benchmark).items()
     }
-    texts = ((case_text(row), *_settings(row, names[row.benchmark])) for row in rows)
-    return [", ".join(parts) for parts in texts]
+    settings = (" ".join(unusual_texts(row, names[row.benchmark])) for row in rows)
+    texts = zip(map(case_text, rows), settings, strict=True)
+    return [", ".join(filter(None, parts)) for parts in texts]
 
 
-def unusual(row: Row, names: Iterable[str]) -> list[str]:
-    """Those whose value titles and tables do not leave out."""
-    return [name for name in names if not is_usual(name, getattr(row, name))]
-
-
-def _settings(row: Row, names: Iterable[str]) -> list[str]:
-    """One text, or none."""
-    shown = unusual(row, names)
-    return [" ".join(setting_texts(row, shown))] if shown else []
+def unusual_texts(row: Row, names: Iterable[str]) -> list[str]:
+    """The settings with these names whose value titles and tables do not leave out."""
+    return setting_texts(row, [name for name in names if not is_usual(name, getattr(row, name))])
 
 
 @dataclass(frozen=True)

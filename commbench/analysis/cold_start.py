@@ -1,29 +1,24 @@
-"""Costs besides the steady rate: the first call and the ramp after it, soaks over time, launches
-from the host."""
+"""Costs besides the steady rate: the first call and the ramp after it, launches from the host."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.errors import CommbenchError
 from commbench.core.states import PHASES
 from commbench.core.units import format_bytes, format_seconds
 from commbench.results.columns import VARIABLES, grouped
 from commbench.results.load import Paths, counting_ranks, read_case_rows, read_rows
 from commbench.results.row import Measured, Row
-from commbench.results.run_folder import mapping_or_empty
-from commbench.stats.stability import Stability, stability_of
 from commbench.stats.thresholds import FULL_SPEED_SHARE
 
-from .fit import WHOSE, AnyRow, Times
+from .case_names import telling, unusual_texts
+from .fit import WHOSE, Times
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +44,6 @@ COLD_START_CASE = (
 CONNECT, WARMUP, MEASURE = range(len(PHASES))
 
 CASE_KEY = ("run_id", "case_id")
-FULL_SPEED = "full_speed_s"
 RAMP_SAMPLES = (
     *CASE_KEY,
     "phase",
@@ -60,9 +54,6 @@ RAMP_SAMPLES = (
     "elapsed_ns",
     "visit",
 )
-SOAK_CASE = ("label", "benchmark", "backend", "layout", "pair", "message_bytes")
-MOVED = ("interval.repetitions", "interval.busy_s")  # counters
-SOAK_INTERVAL = (*CASE_KEY, *SOAK_CASE, "at_s", "repetitions", "busy_s", "rate_gb_per_s")
 OVERHEAD_CASE = (
     "benchmark",
     "backend",
@@ -165,89 +156,6 @@ def counted_times(case: Row, elapsed_s: Times, ranks: NDArray[np.int64]) -> Time
     return seconds
 
 
-# ---------------------------------------------------------------- soaks
-
-
-def until_full_speed(rows: Iterable[AnyRow], records: Iterable[Mapping[str, Any]]) -> list[AnyRow]:
-    """The rows of these runs with the end of the first interval at full speed in place of its
-    start: tools print the time at which an interval ends."""
-    steps_s = {str(record.get("run_id")): _interval_s(record) for record in records}
-    return [
-        row
-        if row.full_speed_s is None
-        else replace(row, full_speed_s=row.full_speed_s + steps_s.get(row.run_id, 0.0))
-        for row in rows
-    ]
-
-
-def _interval_s(record: Mapping[str, Any]) -> float:
-    """Of the soaks of a run; 0 where its run.json does not say it."""
-    timing = mapping_or_empty(mapping_or_empty(record.get("config")).get("timing"))
-    interval = timing.get("interval_s")
-    return float(interval) if isinstance(interval, int | float) else 0.0
-
-
-def soak_intervals(*paths: Paths) -> pd.DataFrame:
-    """One row per interval of each soak below the folders; raises CommbenchError like load.
-
-        commbench.soak_intervals("results").plot("at_s", "rate_gb_per_s")
-
-    at_s since the start of the soak, repetitions that began in the interval (of a stream, shares
-    of those that lie in it), busy_s spent in them,
-    rate_gb_per_s (their bytes / busy_s, 10^9 B/s).
-    """
-    return intervals_of_soaks(read_case_rows(paths), read_rows(paths, "counters"))
-
-
-def intervals_of_soaks(rows: Iterable[Row], counters: pd.DataFrame) -> pd.DataFrame:
-    """The intervals of these soaks; the columns are those of soak_intervals."""
-    import pandas as pd
-
-    names = [*CASE_KEY, *SOAK_CASE, "operations_per_sample"]
-    cases = pd.DataFrame([[getattr(row, name) for name in names] for row in rows], columns=names)
-    wide = intervals_of(counters).reindex(columns=[*CASE_KEY, "t_ns", "repetitions", "busy_s"])
-    soaks = wide.merge(cases, on=list(CASE_KEY))
-    soaks["at_s"] = (soaks["t_ns"] - soaks.groupby(list(CASE_KEY))["t_ns"].transform("min")) * 1e-9
-    bytes_each = soaks["operations_per_sample"] * soaks["message_bytes"]
-    soaks["rate_gb_per_s"] = (soaks["repetitions"] * bytes_each / soaks["busy_s"] * 1e-9).astype(
-        "float64"
-    )
-    return soaks[list(SOAK_INTERVAL)].sort_values([*CASE_KEY, "at_s"])
-
-
-def stored_intervals(cases: Iterable[Row], folders: Sequence[Path]) -> pd.DataFrame | None:
-    """The intervals of the soaks among the cases; None where they can't be read."""
-    import pyarrow.compute as pc
-
-    soaks = [row for row in cases if row.timing == "soak"]
-    if not soaks or not folders:
-        return None
-    with suppress(CommbenchError):
-        wanted = pc.field("name").isin(MOVED)
-        return intervals_of_soaks(soaks, read_rows(list(folders), "counters", where=wanted))
-    return None
-
-
-def stabilities(intervals: pd.DataFrame) -> dict[tuple[str, str], Stability]:
-    """CASE_KEY of each soak that has enough of these intervals -> how stable it was."""
-    found = {}
-    for (run_id, case_id), soak in intervals.groupby(list(CASE_KEY), sort=False):
-        columns = (soak[name].to_numpy() for name in ("at_s", "repetitions", "busy_s"))
-        stability = stability_of(*columns)
-        if stability is not None:
-            found[str(run_id), str(case_id)] = stability
-    return found
-
-
-def intervals_of(counters: pd.DataFrame) -> pd.DataFrame:
-    """A row per case and interval of a soak (CASE_KEY, t_ns), with its counters as columns."""
-    counters = counters[counters["name"].str.startswith("interval.")]
-    named = counters.assign(name=counters["name"].str.removeprefix("interval."))
-    return named.pivot_table(
-        index=[*CASE_KEY, "t_ns"], columns="name", values="value"
-    ).reset_index()
-
-
 # ---------------------------------------------------------------- launching a call from the host
 
 
@@ -316,17 +224,18 @@ def _overhead_order(each: LaunchOverhead) -> tuple[str | int, ...]:
 
 def overhead_cells(overheads: Sequence[LaunchOverhead]) -> list[tuple[str, ...]]:
     """The rows of a table with the headings LAUNCH_HEADS."""
-    by_backend = grouped((each.row for each in overheads), lambda row: row.backend)
-    whose = [
-        name
-        for name in WHOSE
-        if any(len({getattr(row, name) or "" for row in own}) > 1 for own in by_backend.values())
-    ]
-    named = ("backend", "layout", "pair", "dtype", *whose)
+    named = ("backend", "layout", "pair", "dtype")
+    told = telling([each.row for each in overheads])
+    more = [name for name in told if name not in ("benchmark", *named)]
     return [
         (
             each.row.benchmark,
-            " ".join(value for name in named if (value := getattr(each.row, name))),
+            " ".join(
+                (
+                    *(value for name in named if (value := getattr(each.row, name))),
+                    *unusual_texts(each.row, more),
+                )
+            ),
             format_bytes(each.row.message_bytes),
             *map(format_seconds, each.times_s),
             f"{100 * each.overhead_s / each.host_sync_s:.0f} %",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from commbench.core.texts import FIRST, name_of, size_text
@@ -174,11 +175,7 @@ def one_case(row: Row) -> tuple[str | None, ...]:
 
 def _one_pair_of_each_matrix(rows: Sequence[Row]) -> list[bool]:
     """Whether each row is shown: of cases with many pairs, the first pair of two ranks."""
-
-    def pairless(row: Row) -> tuple[Any, ...]:
-        return tuple(getattr(row, name) for name in PAIRLESS)
-
-    keys = list(map(pairless, rows))
+    keys = list(map(attrgetter(*PAIRLESS), rows))
     pairs: dict[tuple[Any, ...], set[str]] = {}
     for key, row in zip(keys, rows, strict=True):
         if row.pair is not None:

@@ -118,7 +118,8 @@ class NcclBackend(Backend):
                 f"NCCL reads and writes GPU memory itself; staging={case.staging} has no effect"
                 " on it"
             )
-        return reduction_missing("NCCL", program) or form_missing(self.unsupported_forms, program)
+        missing = reduction_missing("NCCL", program, has_float8=True)
+        return missing or form_missing(self.unsupported_forms, program)
 
     def sharing_refusal(self, environ: Mapping[str, str]) -> str | None:
         loaded = LoadedNccl.find()

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from commbench.core import program as steps
-from commbench.core.payload import contribution, reduced
 from commbench.core.program import Pattern, Program
 from commbench.core.variables import Case
 
-from .collective import DATA, Collective, input_and_reset, reduction_of, source_and_data
+from .collective import (
+    DATA,
+    Collective,
+    contribution_of,
+    input_and_reset,
+    reduced_of,
+    reduction_of,
+    source_and_data,
+)
 
 
 class AllReduce(Collective):
@@ -27,7 +34,7 @@ class AllReduce(Collective):
         return 2 * (size - 1) / size if size > 1 else None
 
     def input(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
-        return contribution(rank, size, salt, reduction_of(case), case.elements)
+        return contribution_of(case, rank, size, salt)
 
     def result(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
-        return reduced(size, salt, reduction_of(case), case.elements)
+        return reduced_of(case, size, salt)

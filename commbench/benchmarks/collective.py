@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from commbench.core.case import Benchmark, Shape
+from commbench.core.payload import contribution, dtype, reduced
 from commbench.core.program import BufferSpec, Copy, Pattern, View
 from commbench.core.variables import Cache, Case, ReductionName
 
@@ -26,6 +27,15 @@ class Collective(Benchmark):
 
     def blocks(self, size: int) -> int:
         return 1
+
+    def refusal(self, case: Case, size: int) -> str | None:
+        is_exact = size & (size - 1) == 0
+        if case.reduction != "avg" or is_exact or not dtype(case.dtype).is_float8:
+            return None
+        return (
+            f"{case.dtype} has too few bits to tell a wrong average of {size} ranks; use"
+            " reduction=sum, or 2, 4, 8, ... ranks"
+        )
 
     def shape(self, case: Case, size: int) -> Shape:
         return Shape(1, case.message_bytes, "max_over_ranks", "collective")
@@ -86,3 +96,15 @@ def root_of(case: Case) -> int:
 
 def reduction_of(case: Case) -> ReductionName:
     return case.reduction or "sum"
+
+
+def contribution_of(case: Case, rank: int, size: int, salt: int, shift: int = 0) -> Pattern:
+    """One block of what a rank contributes to a reduction."""
+    most = dtype(case.dtype).most
+    return contribution(rank, size, salt, reduction_of(case), case.elements, shift, most)
+
+
+def reduced_of(case: Case, size: int, salt: int, shift: int = 0) -> Pattern:
+    """The same block of the result."""
+    most = dtype(case.dtype).most
+    return reduced(size, salt, reduction_of(case), case.elements, shift, most)

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from commbench.core import program as steps
-from commbench.core.payload import contribution, reduced
 from commbench.core.program import Pattern, Program
 from commbench.core.variables import Case
 
-from .collective import DATA, Collective, input_and_reset, reduction_of, root_of, source_and_data
+from .collective import (
+    DATA,
+    Collective,
+    contribution_of,
+    input_and_reset,
+    reduced_of,
+    reduction_of,
+    root_of,
+    source_and_data,
+)
 
 
 class Reduce(Collective):
@@ -24,11 +32,7 @@ class Reduce(Collective):
         return Program(buffers if rank == root or case.in_place else buffers[:1], (step,), reset)
 
     def input(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
-        return contribution(rank, size, salt, reduction_of(case), case.elements)
+        return contribution_of(case, rank, size, salt)
 
     def result(self, case: Case, rank: int, size: int, salt: int) -> Pattern | None:
-        return (
-            reduced(size, salt, reduction_of(case), case.elements)
-            if rank == root_of(case)
-            else None
-        )
+        return reduced_of(case, size, salt) if rank == root_of(case) else None

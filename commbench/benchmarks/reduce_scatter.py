@@ -5,11 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from commbench.core import program as steps
-from commbench.core.payload import block_start, concatenated, contribution, reduced
+from commbench.core.payload import block_start, concatenated
 from commbench.core.program import Copy, Pattern, Program
 from commbench.core.variables import Case
 
-from .collective import DATA, SOURCE, DividedCollective, block_of, reduction_of, source_and_data
+from .collective import (
+    DATA,
+    SOURCE,
+    DividedCollective,
+    block_of,
+    contribution_of,
+    reduced_of,
+    reduction_of,
+    source_and_data,
+)
 
 
 class ReduceScatter(DividedCollective):
@@ -24,17 +33,13 @@ class ReduceScatter(DividedCollective):
         return Program(source_and_data(case, size), (steps.ReduceScatter(SOURCE, DATA, reduction),))
 
     def input(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
-        reduction = reduction_of(case)
-        blocks = (
-            contribution(rank, size, salt, reduction, case.elements, block_start(index))
-            for index in range(size)
-        )
-        return concatenated(list(blocks))
+        starts = map(block_start, range(size))
+        return concatenated([contribution_of(case, rank, size, salt, start) for start in starts])
 
     def result(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
         """In place, the other blocks still have to be the input: a library must not write to
         them."""
-        block = reduced(size, salt, reduction_of(case), case.elements, block_start(rank))
+        block = reduced_of(case, size, salt, block_start(rank))
         if not case.in_place:
             return block
         source = self.input(case, rank, size, salt).segments

@@ -87,7 +87,7 @@ def report(words: list[str]) -> int:
             *chain.from_iterable(each.tables for each in sized),
         ]
         notes = filter(None, (summary.scope(), summary.interval_note()))
-        print("\n\n".join([*(table.markdown for table in shown), *notes]))
+        print(printable("\n\n".join([*(table.markdown for table in shown), *notes])))
         return 0
     if files:
         sys.stdout.write(report_text(listed[:1], options.top, terminal))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from commbench.core.terminal import Terminal, printable
 from commbench.report.nccl_tests import NcclTests
 from commbench.report.osu import Osu
 from commbench.report.run_text import run_text
+from commbench.report.run_texts import RunTexts
 from commbench.report.side_by_side import belong_together, side_by_side
-from commbench.report.time_lines import time_line
 from commbench.results.load import find_runs, load_run
 from commbench.results.recorded import recorded_counters, recorded_rows
 from commbench.results.row import Row
@@ -109,8 +110,7 @@ def shown_text(
         return f"{run.name}: nothing was measured: {record.get('reason') or record.get('status')}"
     if form != CONSOLE:
         return printable(LISTINGS[form].text(record, rows))
-    soaks = {row.case_id: time_line(row) for row in rows if row.timing == "soak"}
-    for case_id, line in soaks.items():
-        for columns in recorded_counters(run, case_id):
-            line.add(columns)
-    return run_text(record, list(rows), terminal, soaks, flags=flags, intervals=intervals)
+    texts = RunTexts()
+    for row in rows:
+        texts.add(row, partial(recorded_counters, run, row.case_id))
+    return run_text(record, list(rows), terminal, texts, flags=flags, intervals=intervals)

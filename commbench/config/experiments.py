@@ -13,6 +13,7 @@ from commbench.core.errors import ConfigError
 from .compose import EXPERIMENT, SOAK, SOAK_KEYS, ConfigComposer, in_run_order
 from .settings import Job
 
+ONE_AT_A_TIME = ("experiment", "part", "scale")
 WORD = re.compile(r"(?:[^\s']|'[^']*')+")  # of a line of parts: spaces within quotes belong to it
 CPU = "cpu"
 TIMING = "timing"
@@ -46,8 +47,10 @@ def requested_jobs(
     ]
     if not names or names[-1] == "null":
         return RequestedJobs(tuple(jobs), multirun)
-    if "," in names[-1]:
-        raise ConfigError(f"{EXPERIMENT}{names[-1]} names several; run one experiment at a time")
+    for word in overrides:
+        key, _, value = word.partition("=")
+        if key in ONE_AT_A_TIME and "," in value:
+            raise ConfigError(f"{word} names several; run one {key} at a time")
     part_jobs: list[Job] = []
     refused: list[str] = []
     for part in experiment_parts(composer, overrides):

@@ -18,7 +18,6 @@ from commbench.benchmarks.each_node import REFUSED_AXES
 from commbench.core.annexes import FEATURES, needed_annex, part_modules
 from commbench.core.case import Benchmark
 from commbench.core.errors import ConfigError
-from commbench.core.group_operations import DEFAULT_GROUPS, parse_group_operations
 from commbench.core.layout import Layout
 from commbench.core.payload import dtype
 from commbench.core.protocols import Backend, Launcher
@@ -324,11 +323,6 @@ def _check_nodes(read: Callable[[str], Any], benchmarks: Sequence[Benchmark]) ->
             f"nodes=each is for collectives with a part for each rank; {unfit[0]} is not one; use"
             " benchmark=[all_reduce,all_to_all]"
         )
-    if read("timing").is_soak:
-        raise ConfigError(
-            "nodes=each needs the stamps of all ranks, which a soak does not keep; use another"
-            " timing"
-        )
 
 
 def _axis_values(read: Callable[[str], Any], name: str, device: Device) -> tuple[Any, ...]:
@@ -342,8 +336,6 @@ def _axis_values(read: Callable[[str], Any], name: str, device: Device) -> tuple
         return _timers(values, device)
     if known.feature is not None:
         return _values_of_feature(known, known.feature, values)
-    if name == "groups":
-        return tuple(parse_group_operations(text or DEFAULT_GROUPS).text for text in values)
     return values
 
 

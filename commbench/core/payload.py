@@ -2,7 +2,8 @@
 index and check.
 
 At most CONTRIBUTORS ranks contribute more than the neutral element to an index, so a sum is at most
-8 x 15 = 120 and exact even in int8 (127), bfloat16 (2^8) and float16 (2^11).
+8 x 15 = 120 and exact even in int8 (127), bfloat16 (2^8) and float16 (2^11). A type of 8 bits has
+two contributors and smaller numbers. What it only moves may be rounded when it is written.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from . import float8
 from .errors import ConfigError
 from .program import PERIOD, Pattern, Segment
 from .suggestions import did_you_mean
@@ -22,6 +24,7 @@ from .variables import ReductionName
 
 CONTRIBUTORS = 8
 LARGEST = 15
+LARGEST_SUM = CONTRIBUTORS * LARGEST
 # prime: an unlikely offset for misplaced data, and PERIOD blocks pass before two are alike
 BLOCK_STRIDE = 3571
 # key of a stream from which all ranks take their blocks, so that one period is in memory for all
@@ -34,24 +37,33 @@ _INDEX = np.arange(PERIOD, dtype=np.int64)
 @dataclass(frozen=True)
 class DType:
     """`word` is the numpy type that stores one element; bfloat16 has none and is stored as
-    uint16."""
+    uint16, and float8 as uint8. `most`: the largest sum of a payload."""
 
     name: str
     itemsize: int
     word: str
     floating: bool
+    most: int = LARGEST_SUM
+
+    @property
+    def is_float8(self) -> bool:
+        return self.name in float8.FORMATS
 
     def encode(self, values: NDArray[Any]) -> NDArray[Any]:
         """Numbers as elements of this type, rounded to nearest even."""
         if self.name == "bfloat16":
             bits = values.astype(np.float32).view(np.uint32)
             return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+        if self.is_float8:
+            return float8.encoded(self.name, values)
         return values.astype(self.word)
 
     def decode(self, words: NDArray[Any]) -> NDArray[Any]:
         """Elements as float64 (floating types) or as themselves (integers)."""
         if self.name == "bfloat16":
             return (words.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        if self.is_float8:
+            return float8.decoded(self.name, words)
         return words.astype(np.float64) if self.floating else words
 
 
@@ -64,6 +76,10 @@ OTHER_NAMES = {
     "float": "float32",
     "fp64": "float64",
     "double": "float64",
+    "fp8_e4m3": "float8_e4m3fn",
+    "fp8_e5m2": "float8_e5m2",
+    "f8e4m3": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
 }
 DTYPES = {
     kind.name: kind
@@ -76,6 +92,9 @@ DTYPES = {
         DType("int32", 4, "int32", False),
         DType("int8", 1, "int8", False),
         DType("uint8", 1, "uint8", False),
+        # all integers are exact up to 2^4 and 2^3
+        DType("float8_e4m3fn", 1, "uint8", True, most=16),
+        DType("float8_e5m2", 1, "uint8", True, most=8),
     )
 }
 
@@ -113,17 +132,31 @@ def joined_blocks(key: int, salt: int, count: int, indices: Iterable[int]) -> Pa
 
 
 def contribution(
-    rank: int, size: int, salt: int, reduction: ReductionName, count: int, shift: int = 0
+    rank: int,
+    size: int,
+    salt: int,
+    reduction: ReductionName,
+    count: int,
+    shift: int = 0,
+    most: int = LARGEST_SUM,
 ) -> Pattern:
-    """The contribution of a rank to a reduction over `size` ranks."""
-    return Pattern((Segment(count, _contributed(rank, size, salt, reduction), shift % PERIOD),))
+    """The contribution of a rank to a reduction over `size` ranks; a sum is at most `most`."""
+    period = _contributed(rank, size, salt, reduction, most)
+    return Pattern((Segment(count, period, shift % PERIOD),))
 
 
-def reduced(size: int, salt: int, reduction: ReductionName, count: int, shift: int = 0) -> Pattern:
+def reduced(
+    size: int,
+    salt: int,
+    reduction: ReductionName,
+    count: int,
+    shift: int = 0,
+    most: int = LARGEST_SUM,
+) -> Pattern:
     """The result of a reduction over `size` ranks; an average is exact where `size` is a power of
     two."""
     divisor = size if reduction == "avg" else 1
-    segment = Segment(count, _reduced(size, salt, reduction), shift % PERIOD)
+    segment = Segment(count, _reduced(size, salt, reduction, most), shift % PERIOD)
     return Pattern((segment,), ulp=0 if divisor & (divisor - 1) == 0 else size, divisor=divisor)
 
 
@@ -147,17 +180,27 @@ def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return words
 
 
+def _summands(most: int) -> tuple[int, int]:
+    """How many ranks contribute to an index of a sum, and the largest number of each."""
+    return (2, most // 2) if most < LARGEST_SUM else (CONTRIBUTORS, LARGEST)
+
+
 @lru_cache(maxsize=256)
-def _contributed(rank: int, size: int, salt: int, reduction: ReductionName) -> NDArray[np.int64]:
+def _contributed(
+    rank: int, size: int, salt: int, reduction: ReductionName, most: int
+) -> NDArray[np.int64]:
     turn = (rank - _INDEX - salt) % size  # ranks take turns along the buffer
     if reduction == "prod":
         return np.where(turn == 0, 2, 1)
-    neutral = {"sum": 0, "avg": 0, "max": 1, "min": LARGEST}[reduction]
-    return np.where(turn < CONTRIBUTORS, _values(rank, salt), neutral)
+    values = _values(rank, salt)
+    if reduction in ("max", "min"):
+        return np.where(turn < CONTRIBUTORS, values, 1 if reduction == "max" else LARGEST)
+    contributors, largest = _summands(most)
+    return np.where(turn < contributors, (values - 1) % largest + 1, 0)
 
 
 @lru_cache(maxsize=64)
-def _reduced(size: int, salt: int, reduction: ReductionName) -> NDArray[np.int64]:
+def _reduced(size: int, salt: int, reduction: ReductionName, most: int) -> NDArray[np.int64]:
     """Computed from the contributors of each index only, so the cost does not grow with the number
     of ranks."""
     if reduction == "prod":
@@ -165,7 +208,9 @@ def _reduced(size: int, salt: int, reduction: ReductionName) -> NDArray[np.int64
     turns = range(min(CONTRIBUTORS, size))
     stack = np.stack([_scrambled((_INDEX + salt + turn) % size, salt) for turn in turns])
     if reduction in ("sum", "avg"):
-        return np.asarray(stack.sum(axis=0), dtype=np.int64)
+        contributors, largest = _summands(most)
+        summands = (stack[:contributors] - 1) % largest + 1
+        return np.asarray(summands.sum(axis=0), dtype=np.int64)
     return np.asarray(
         stack.max(axis=0) if reduction == "max" else stack.min(axis=0), dtype=np.int64
     )

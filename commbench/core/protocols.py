@@ -39,8 +39,8 @@ class Buffer(Protocol):
         """The number of elements, including guard words, that differ from the pattern in the first
         `copies` copies."""
 
-    def read(self, view: View) -> NDArray[Any]:
-        """The elements of a view of the first copy, as the dtype's machine words."""
+    def read(self, view: View, copy: int) -> NDArray[Any]:
+        """The elements of a view of a copy, as the dtype's machine words."""
 
 
 class Runner(Protocol):
@@ -160,6 +160,11 @@ class Communicator(Protocol):
     ) -> Runner:
         """Lower the programs of the hosted ranks; all ranks must call it. Raises Unsupported."""
 
+    def deliver(self) -> None:
+        """After a block, on all ranks: until all messages have arrived, in libraries that move them
+        only while the sender calls."""
+        return None
+
     def counters(self) -> dict[str, float]:
         """The counters that the library or the kernel keeps for this rank; empty if there are
         none."""
@@ -216,6 +221,8 @@ class Backend(Protocol):
     threads_per_rank: ClassVar[int] = 1  # busy during a measurement
     # one call sends all messages to a peer that are posted before a wait
     joins_messages: ClassVar[bool] = False
+    # whether copies between host and device go on beside its operations
+    starts_copies: ClassVar[bool] = False
     needs_torch: ClassVar[bool] = True  # its ranks import torch, and meet through torch's TCPStore
     has_profiler: ClassVar[bool] = False  # see Communicator.profiled
 

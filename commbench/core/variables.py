@@ -37,12 +37,13 @@ Splits = Literal["even", "resampled"]
 Overlap = Literal["sleep", "memory", "matmul"]
 PayloadName = Literal["rounding"]
 Registration = Literal["none", "local", "symmetric"]
+Algorithm = Literal["one_shot", "two_shot", "multimem"]
 Until = Literal["open", "first_call"]
 Timed = Literal["communication", "compute", "compute_beside", "together"]
 Options = tuple[tuple[str, str], ...]  # names and values, sorted
 
 Kind = Literal["text", "integer", "number", "flag", "map", "texts", "numbers", "time"]
-Scope = Literal["all", "operation", "backend"]
+Scope = Literal["all", "operation", "pairs", "backend"]
 
 KIND_OF_TYPE: dict[Any, Kind] = {
     str: "text",
@@ -69,10 +70,11 @@ class Variable:
     another value that titles and tables leave out. null: the word for None in its key. choices: the
     values of its key; () for a key without a list of values, None without a key. axis: a list of
     values makes an axis inside one run. applies_to: `operation` or `backend`, whose `axes` must
-    name it, or `all`. shown: in a run's title where all rows share it, else as a column. bare: a
-    title gives the value without the name. implied_by: the variable that brings it along in a
-    comparison. beside: runs that differ in it are columns of one table. feature: the folder of
-    `features` that its key needs.
+    name it, `pairs` (and such a backend), or `all`. shown: in a run's title where all rows share
+    it, else as a column. bare: a title gives the value without the name. implied_by: the variable
+    that brings it along in a comparison. beside: runs that differ in it are columns of one table.
+    feature: the folder of `features` that its key needs. untried: values that have not run on a GPU
+    yet, as the first line of a run on one says.
     """
 
     meaning: str
@@ -92,6 +94,7 @@ class Variable:
     implied_by: str | None = None
     beside: bool = False
     feature: str | None = None
+    untried: tuple[str, ...] = ()
 
 
 def variable(meaning: str, **facts: Any) -> Any:
@@ -117,7 +120,9 @@ class Variables:
         implied_by="backend",
         beside=True,
     )
-    dtype: str = variable("element type", default=NO_DTYPE, bare=True)
+    dtype: str = variable(
+        "element type", default=NO_DTYPE, bare=True, untried=("float8_e4m3fn", "float8_e5m2")
+    )
     schedule: Schedule | None = variable(
         "order of several pairs: serial, rounds",
         default=None,
@@ -147,7 +152,7 @@ class Variables:
         least=1,
         most=64,
         axis=True,
-        applies_to="backend",
+        applies_to="pairs",
         implied_by="backend",
         beside=True,
     )
@@ -195,6 +200,7 @@ class Variables:
         axis=True,
         applies_to="operation",
         feature="accuracy",
+        untried=get_args(PayloadName),
     )
     traffic: str | None = variable(
         "who sends how much to whom: a pattern, a model of experts, a file with its digest",
@@ -260,8 +266,10 @@ class Variables:
         "operations that groups of ranks run at once; [ ] around the one whose time is taken",
         default=None,
         choices=(),
+        null="all_reduce@world + all_gather@world",
         axis=True,
         applies_to="operation",
+        feature="groups",
     )
     until: Until | None = variable(
         "of opening a communicator: until it is open, or has done its first call (a barrier)",
@@ -269,6 +277,7 @@ class Variables:
         choices=get_args(Until),
         axis=True,
         applies_to="operation",
+        untried=get_args(Until),
     )
     split: int | None = variable(
         "groups of neighbours that a communicator is split into",
@@ -326,6 +335,19 @@ class Variables:
         default="none",
         choices=get_args(Registration),
         axis=True,
+        implied_by="backend",
+        beside=True,
+        untried=("local", "symmetric"),
+    )
+    algorithm: Algorithm | None = variable(
+        "how a collective on symmetric memory goes: one_shot, two_shot, multimem (by the switch)",
+        default=None,
+        choices=("all", *get_args(Algorithm)),
+        axis=True,
+        applies_to="backend",
+        implied_by="backend",
+        beside=True,
+        untried=get_args(Algorithm),
     )
     interface: str | None = variable(
         "network interface as requested", default=None, choices=(), shown=False, beside=True
@@ -424,6 +446,7 @@ class Case(Variables):
             device=self.device,
             staging=self.staging,
             registration=self.registration,
+            algorithm=self.algorithm,
         )
 
     def __str__(self) -> str:
@@ -451,6 +474,7 @@ class Mode:
     device: Device = "cpu"
     staging: Staging = "none"
     registration: Registration = "none"
+    algorithm: Algorithm | None = None
     connected: bool = False
     samples: int = 1
     groups: Mapping[tuple[int, ...], Any] = field(default_factory=dict, compare=False)

@@ -212,12 +212,20 @@ def reductions(program: Program) -> Iterator[Reduction]:
             yield Reduction(type(step), step.reduction, spec.dtype, view.count_in(spec))
 
 
-def reduction_missing(library: str, program: Program) -> str | None:
+def reduced_float8(program: Program) -> str | None:
+    """The float8 type that the program reduces; None without one."""
+    names = (each.dtype for each in reductions(program))
+    return next((name for name in names if dtype(name).is_float8), None)
+
+
+def reduction_missing(library: str, program: Program, has_float8: bool = False) -> str | None:
     """Which reduction of the program NCCL or gloo lacks; None if it has all. Averages are of
     floating types only: gloo has no others, and NCCL truncates those of integers."""
     for reduction in reductions(program):
-        known = reduction.name in ("sum", "prod", "min", "max")
-        if not known and not (reduction.name == "avg" and dtype(reduction.dtype).floating):
+        kind = dtype(reduction.dtype)
+        is_known = reduction.name in ("sum", "prod", "min", "max")
+        is_known = is_known or (reduction.name == "avg" and kind.floating)
+        if not is_known or (kind.is_float8 and not has_float8):
             return f"{library} has no reduction {reduction.name} of {reduction.dtype}"
     return None
 

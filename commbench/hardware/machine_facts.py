@@ -203,6 +203,13 @@ def installed_version(names: tuple[str, ...]) -> str | None:
     return None
 
 
+def older_torch(version: tuple[int, int]) -> str | None:
+    """The version of the installed torch where it is older than that."""
+    installed = installed_version(("torch",)) or ""
+    known = re.match(r"(\d+)\.(\d+)", installed)
+    return installed if known and (int(known[1]), int(known[2])) < version else None
+
+
 def package_facts(_: Path) -> Facts:
     """The interpreter, its C library (None for another one than glibc) and the installed
     distributions."""

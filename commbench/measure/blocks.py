@@ -76,6 +76,7 @@ class Blocks:
         ran_s = time.perf_counter() - loop_begin_s
         self.waited_s += core_wait_s() - waited_before_s
         setup.progress.enter(f"the meeting after {meeting}" + (f", {problem}" if problem else ""))
+        setup.communicator.deliver()
         self._counters.after_block(phase)
         parts = setup.control.collect(stamps, setup.deadline_s, meeting)
         total_s = time.perf_counter() - begin_s

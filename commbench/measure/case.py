@@ -296,11 +296,9 @@ class CaseVisit:
     def _probe(self) -> None:
         """Find out what features ask, in further calls on buffers of their own."""
         self._payload.clear()
+        call = partial(self._repeat, phase="check", decision=lambda: None)
         for feature in features():
-            self._findings |= feature.probe(self.setup, self._call)
-
-    def _call(self, runner: Runner) -> None:
-        self._repeat(runner, 1, "check", lambda: None)
+            self._findings |= feature.probe(self.setup, call)
 
     # ------------------------------------------------------------ the result
 

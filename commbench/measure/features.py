@@ -20,7 +20,7 @@ from .visit_setup import VisitSetup
 
 Calibrated = Mapping[str, Mapping[str, float]]
 Findings = Mapping[str, Any]  # values by column
-Call = Callable[[Runner], None]  # one repetition, on all ranks
+Call = Callable[[Runner, int], None]  # as many repetitions, on all ranks
 
 
 @dataclass(frozen=True)

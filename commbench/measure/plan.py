@@ -398,9 +398,9 @@ def _applies(settings: Settings, benchmark: Benchmark, name: str) -> bool:
     applies_to = BY_NAME[name].applies_to
     if applies_to == "operation":
         return name in benchmark.axes
-    if applies_to == "backend":
-        return name in settings.backend.axes and bool({"pair", "pairs"} & set(benchmark.axes))
-    return True
+    if applies_to == "pairs" and not {"pair", "pairs"} & set(benchmark.axes):
+        return False
+    return applies_to == "all" or name in settings.backend.axes
 
 
 def _pairs_at_once(settings: Settings, layout: Layout, benchmark: Benchmark) -> list[list[Pair]]:

@@ -55,7 +55,7 @@ VERDICT_MEANINGS: dict[Verdict, str] = {
     "SUSPECT": f"slower by more than the threshold and {SUSPECT_SPREADS:g} spreads of BASE, or its"
     " interval is; not certain",
     "SAME": "the whole interval is within the threshold",
-    "UNDECIDED": "none of these: noise hides it",
+    "UNDECIDED": "noise hides it",
 }
 LARGEST_ADVICE = 1000  # launches
 
@@ -196,8 +196,7 @@ def caption(cases: Sequence[ComparedCase], rules: Rules) -> list[str]:
 
 
 def _undecided_advice(cases: Sequence[ComparedCase], rules: Rules) -> list[str]:
-    """What would decide all UNDECIDED cases: launches, as the width of an interval shrinks with
-    their root, or a margin that holds the interval."""
+    """What would decide all UNDECIDED cases: launches, or a margin that holds the interval."""
     undecided = [
         (min(case.launches), case.judged.ratio, case.judged.delta)
         for case in cases
@@ -206,13 +205,17 @@ def _undecided_advice(cases: Sequence[ComparedCase], rules: Rules) -> list[str]:
     if not undecided:
         return []
     margin = max(max(ratio.high, 1 / ratio.low) - 1 for _, ratio, _ in undecided)
-    launches = max(
-        count * (math.log(ratio.high / ratio.low) / 2 / math.log1p(delta)) ** 2
-        for count, ratio, delta in undecided
-    )
-    needed = max(math.ceil(launches), launches_needed(rules.tests(len(cases)), rules.paired))
+    launches = max(math.ceil(_deciding_launches(*each)) for each in undecided)
+    needed = max(launches, launches_needed(rules.tests(len(cases)), rules.paired))
     more = f"about {needed} launches of each side" if needed <= LARGEST_ADVICE else "less noise"
     return [f"to decide these: {more}, or --delta {math.ceil(100 * margin)}"]
+
+
+def _deciding_launches(launches: int, ratio: Interval, margin: float) -> float:
+    """So many that the interval, which shrinks with their root, is on one side of the margin."""
+    half_width = math.log(ratio.high / ratio.low) / 2
+    to_margin = abs(abs(math.log(ratio.value)) - math.log1p(margin)) or math.ulp(1.0)
+    return max(launches + 1, launches * (half_width / to_margin) ** 2)
 
 
 def days_apart(cases: Iterable[ComparedCase]) -> list[str]:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from commbench.runtime.output import print_draft
 
 from .row_writer import RowWriter
 from .run_text import run_text
-from .time_lines import StreamLine, TimeLine, time_line
+from .run_texts import RunTexts
 
 LONG_REST_S = 5.0  # expected after the first pass; a shorter rest needs no table in between
 MOST_ROWS_AFTER_SIGNAL = 1000  # of a table that keeps nobody waiting
@@ -37,13 +38,13 @@ class Console(RowWriter):
         super().begin(run, folder)
         self._run = run
         self._begun_s = time.monotonic()
-        self._time_lines: dict[str, TimeLine | StreamLine] = {}
+        self._texts = RunTexts()
 
     def cases(self, entries: Sequence[Entry]) -> None:
         first_pass = len(self._rows) < self._run.get("cases", 0)
         super().cases(entries)
         for row, _, counters in entries:
-            self._time_lines.setdefault(row.case_id, time_line(row)).add(counters)
+            self._texts.add(row, partial(iter, (counters,)))
         if first_pass and len(self._rows) == self._run["cases"]:
             self._show_first_pass()
 
@@ -65,7 +66,7 @@ class Console(RowWriter):
         if status_of_run(run) == "interrupted" and len(rows) > MOST_ROWS_AFTER_SIGNAL:
             print(f"{len(rows)} of {run['cases']} cases have results: commbench show prints them")
         else:
-            print(run_text(run, rows, terminal, self._time_lines, tables=self.tables), end="")
+            print(run_text(run, rows, terminal, self._texts, tables=self.tables), end="")
         problem = record_problem(run["folder"])
         # parquet, which ends after this writer, writes a run.json that was removed again
         if exists(Path(run["folder"]) / RECORD) or exists(Path(run["folder"]) / PARTS):

@@ -1,35 +1,24 @@
-"""What the page draws from raw tables: distributions of repetitions, soaks over time, ramps after
-the first call."""
+"""What the page draws from raw tables: distributions of repetitions, ramps after the first call."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import numpy as np
-
-from commbench.analysis.cold_start import cold_start, counted_times, intervals_of
+from commbench.analysis.cold_start import cold_start, counted_times
 from commbench.core.errors import CommbenchError
 from commbench.core.terminal import first_line
 from commbench.results.columns import grouped
-from commbench.results.load import frame_of, run_tables
+from commbench.results.load import run_tables
 from commbench.results.row import Row
 from commbench.stats.series import Series
 
 from .summary import Results
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
 MOST_DISTRIBUTIONS = 120
 MOST_DRAWN_LAUNCHES = 6
-MOST_SOAKS = 12
-MOST_POINTS = 600
-# bytes of samples.parquet; a larger one is a soak, which is drawn over time
+# bytes of samples.parquet; a larger one is a soak's
 LARGEST_FILE = 64 * 2**20
 
 
@@ -41,13 +30,11 @@ RowId = tuple[str, str]  # run_id and case_id
 class RawData:
     """What was read: nothing for a terminal, which has no figures.
 
-    `distributions`: case_id and label -> its launches; `time_lines`: a soak, and a row per interval
-    with at_s (since its start), min_s, median_s and max_s, of a stream repetitions and busy_s;
-    `ramps`: backend -> seconds to 95 % of the steady rate per case; `notes`: what was left out.
+    `distributions`: case_id and label -> its launches; `ramps`: backend -> seconds to 95 % of the
+    steady rate per case; `notes`: what was left out.
     """
 
     distributions: Mapping[tuple[str, str], Launches] = field(default_factory=dict)
-    time_lines: Sequence[tuple[RowId, pd.DataFrame]] = ()
     ramps: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
@@ -66,13 +53,8 @@ def read_raw_data(results: Results) -> RawData:
         try:
             for case_id, times in times_by_case(folder, rows).items():
                 distributions.setdefault((case_id, label), []).append((run_id, times))
-        except CommbenchError as error:
+        except (CommbenchError, ValueError) as error:  # also pandas' of a repetition twice
             notes.append(f"{folder}: samples left out: {error}")
-    soaks = [row for row in ok if row.timing == "soak" and row.run_id in results.folders]
-    if len(soaks) > MOST_SOAKS:
-        others = len(soaks) - MOST_SOAKS
-        notes.append(f"time lines are drawn for {MOST_SOAKS} soaks; {others} more have none")
-    time_lines = list(_soak_lines(results, soaks[:MOST_SOAKS]))
     ramps: dict[str, tuple[float, ...]] = {}
     try:
         if chosen:
@@ -81,7 +63,7 @@ def read_raw_data(results: Results) -> RawData:
             ramps = {str(backend): tuple(seconds.tolist()) for backend, seconds in by_backend}
     except (CommbenchError, KeyError, ValueError) as error:
         notes.append(f"ramps left out: {first_line(error)}")
-    return RawData(distributions, time_lines, ramps, notes)
+    return RawData(distributions, ramps, notes)
 
 
 def times_by_case(folder: Path, rows: Sequence[Row]) -> dict[str, Series]:
@@ -124,24 +106,3 @@ def _chosen_runs(results: Results, ok: Sequence[Row]) -> tuple[dict[str, list[Ro
     drawn = set(sorted(last, key=last.__getitem__)[-MOST_DISTRIBUTIONS:])
     runs = grouped((row for row in wanted if row.case_id in drawn), lambda row: row.run_id)
     return runs, len(last) - len(drawn)
-
-
-def _shown_columns(timed: pd.DataFrame) -> dict[str, str]:
-    """How the columns of several intervals become one: times, or repetitions of a stream."""
-    if "median_s" not in timed:
-        return {"at_s": "min", "repetitions": "sum", "busy_s": "sum"}
-    return {"at_s": "min", "min_s": "min", "median_s": "median", "max_s": "max"}
-
-
-def _soak_lines(results: Results, soaks: Iterable[Row]) -> Iterator[tuple[RowId, pd.DataFrame]]:
-    """The time line of each soak whose counters can be read, with at most MOST_POINTS rows."""
-    for row in soaks:
-        with suppress(CommbenchError):
-            counters = run_tables(
-                results.folders[row.run_id], "counters", None, [("case_id", "==", row.case_id)]
-            )
-            table = intervals_of(frame_of(counters, "counters")).sort_values("t_ns")
-            if len(table):
-                timed = table.assign(at_s=(table["t_ns"] - table["t_ns"].iloc[0]) * 1e-9)
-                bins = timed.groupby(np.arange(len(table)) // max(1, -(-len(table) // MOST_POINTS)))
-                yield (row.run_id, row.case_id), bins.agg(_shown_columns(timed))

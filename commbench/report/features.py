@@ -10,6 +10,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Literal
 
+from commbench.analysis.slow_pairs import Matrix
 from commbench.core.annexes import part_modules
 from commbench.results.row import Row
 from commbench.stats.verdict import Gate
@@ -19,7 +20,7 @@ from .section import Section
 from .summary import Summary
 
 # the sections of a report behind which others may stand; a verdict stands before all
-Place = Literal["verdict", "answers", "comparisons", "figures", "numbers", "checks"]
+Place = Literal["verdict", "answers", "comparisons", "curves", "figures", "numbers", "checks"]
 SectionsOf = Callable[[Summary], Iterable[Section]]
 
 
@@ -60,6 +61,7 @@ class Feature:
     """What it adds.
 
     sections: to a report, by place.
+    answers: sentences on the cases; on_matrix: on those of a matrix of pairs.
     doubts: sentences on what to check before the numbers are used.
     curves: to the figures with these rows, over size or over time.
     checks: to what is known of results without a baseline.
@@ -68,6 +70,8 @@ class Feature:
     """
 
     sections: Mapping[Place, SectionsOf] = field(default_factory=dict)
+    answers: Callable[[Summary], Iterable[str]] = lambda summary: ()
+    on_matrix: Callable[[Matrix], Iterable[str]] = lambda matrix: ()
     doubts: Callable[[Summary], Iterable[str]] = lambda summary: ()
     curves: Callable[[Summary, Sequence[Row]], Iterable[KnownCurve]] = lambda summary, rows: ()
     checks: Callable[[Summary], Checks] = lambda summary: Checks()
@@ -98,6 +102,14 @@ def checks_of(summary: Summary) -> Checks:
     every = chain.from_iterable(each.checks for each in found)
     basis = chain.from_iterable(each.basis for each in found)
     return Checks(sorted(every, key=attrgetter("kind")), [*basis])
+
+
+def answers_of(summary: Summary) -> list[str]:
+    return [*chain.from_iterable(feature.answers(summary) for feature in features())]
+
+
+def sentences_on(matrix: Matrix) -> list[str]:
+    return [*chain.from_iterable(feature.on_matrix(matrix) for feature in features())]
 
 
 def doubts_on(summary: Summary) -> list[str]:

@@ -13,9 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from commbench.core.units import format_bytes, format_number, format_seconds
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -53,18 +50,6 @@ class Colours:
 
 def _beginning(name: str) -> str:
     return " ".join(name.split(" ")[:2])
-
-
-def with_gaps(columns: NDArray[np.float64], longest_step: float) -> NDArray[np.float64]:
-    """Columns [k, n] over ascending values in the first, with NaN in every gap of over
-    `longest_step` usual steps."""
-    steps = np.diff(columns[0])
-    gaps = (
-        np.flatnonzero(steps > longest_step * np.median(steps)) + 1
-        if steps.size
-        else np.zeros(0, dtype=np.int64)
-    )
-    return np.insert(columns, gaps, np.nan, axis=1)
 
 
 # ---------------------------------------------------------------- ticks

@@ -15,9 +15,8 @@ from commbench.results.row import Row
 from commbench.results.run_folder import resume_command
 
 from .listing import OWN_BUFFERS, has_own_buffers
-from .quantities import limit_text
+from .quantities import is_stream_soak, limit_text
 from .run_heading import CONSTANT, variable_text
-from .streams import is_stream_soak
 
 NOT_FINISHED = "not finished"  # cases of an interrupted run
 MOST_OPERATIONS = 3  # named per meaning of the median

@@ -24,7 +24,13 @@ NCCL_TESTS_PROGRAMS = {
     "scatter": "scatter_perf",
 }
 # the others have the same names
-NCCL_TESTS_TYPES = {"float64": "double", "float32": "float", "float16": "half"}
+NCCL_TESTS_TYPES = {
+    "float64": "double",
+    "float32": "float",
+    "float16": "half",
+    "float8_e4m3fn": "f8e4m3",
+    "float8_e5m2": "f8e5m2",
+}
 LINE = ("reduction", "root", "message_bytes", "elements")  # what both halves of a line share
 OUT_OF_PLACE, IN_PLACE = "out of place", "in place"
 NOT_MEASURED = "N/A"

@@ -21,7 +21,7 @@ from commbench.core.units import format_bytes
 from commbench.results.columns import grouped
 from commbench.stats.thresholds import SLOW_FACTOR
 
-from .streams import is_stream_soak
+from .quantities import is_stream_soak
 
 LONGEST_PAIR_TABLE = 12  # rows; more pairs are printed as a matrix
 MAX_MATRIX_RANKS = 16

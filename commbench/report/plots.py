@@ -40,16 +40,13 @@ from .figures import (
     seconds_text,
     set_ticks,
     size_ticks,
-    with_gaps,
 )
 from .quantities import MEDIAN, Quantity, limit_text
 from .section import Figure, clean
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawing
-    from numpy.typing import NDArray
 
 INCHES = (6.4, 3.5)
 WIDE_INCHES = (12.0, 3.2)
@@ -76,9 +73,7 @@ LETTERS_PER_INCH = 14.0  # of a legend, with room for its lines
 KNOWN_MARKERS = "os^D"  # of published curves
 TIME = "time of one operation"
 SHARES = np.linspace(0, 1, 61).tolist()  # of the repetitions, whose quantiles are drawn
-FULL_SPEED_BIN_S = 0.1
 RAMP_BINS = 24
-LARGEST_STEP = 3.0  # in usual steps; a longer one is a gap in the line
 LARGEST_WITH_NUMBERS = 16  # ranks; a larger matrix has colours only
 UNKNOWN = Interval(math.nan)
 FULL_SCALE = 2.0  # the ratio to the fastest of its class that has the darkest colour
@@ -95,14 +90,6 @@ class KnownCurve(NamedTuple):
     values: tuple[float, ...]
 
 
-def times_of(rates: Iterable[KnownCurve], message_bytes: int) -> list[KnownCurve]:
-    """The same curves as seconds of one message."""
-    return [
-        each._replace(values=tuple(message_bytes * 1e-9 / rate for rate in each.values))
-        for each in rates
-    ]
-
-
 @contextmanager
 def drawn(title: str, size: tuple[float, float] = INCHES) -> Iterator[tuple[Axes, list[Figure]]]:
     """Axes to draw on, and a list that has the figure at the end of the block."""
@@ -110,9 +97,7 @@ def drawn(title: str, size: tuple[float, float] = INCHES) -> Iterator[tuple[Axes
     from matplotlib.figure import Figure as Drawing
 
     made: list[Figure] = []
-    with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
-        # the browser has fonts of its own
-        warnings.filterwarnings("ignore", "Glyph", UserWarning)
+    with matplotlib.rc_context(SETTINGS):
         drawing = Drawing(figsize=size, layout="constrained")
         axes = drawing.add_subplot()
         yield axes, made
@@ -129,7 +114,9 @@ def drawn(title: str, size: tuple[float, float] = INCHES) -> Iterator[tuple[Axes
 def _image(drawing: Drawing, form: str) -> bytes:
     file = io.BytesIO()
     nameless = dict.fromkeys(("Creator", "Date", "Format", "Type")) if form == "svg" else None
-    drawing.savefig(file, format=form, dpi=PNG_DPI, metadata=nameless)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # a browser has fonts of its own
+        drawing.savefig(file, format=form, dpi=PNG_DPI, metadata=nameless)
     return clean(file.getvalue().decode()).encode() if form == "svg" else file.getvalue()
 
 
@@ -141,7 +128,7 @@ def _titled_image(drawing: Drawing, title: str, form: str) -> bytes:
         return _image(drawing, form)
 
 
-def _log_axis(
+def log_axis(
     axis: Any, values: Iterable[float], text: Callable[[float], str], label: str = ""
 ) -> tuple[float, float]:
     """Make an axis logarithmic with all positive values, at least a factor of two wide; returns its
@@ -234,14 +221,14 @@ def over_size(
             every += middle.tolist()
             sizes += at.tolist()
         own = [curve for curve in known if curve.column == quantity.column]
-        every += _draw_known(axes, own)
+        every += draw_known(axes, own)
         sizes += [at for curve in own for at in curve.at]
-        _log_axis(axes.xaxis, sizes, bytes_text, "message")
-        _log_axis(axes.yaxis, every, seconds_text if is_time else rate_text, label)
+        log_axis(axes.xaxis, sizes, bytes_text, "message")
+        log_axis(axes.yaxis, every, seconds_text if is_time else rate_text, label)
     return made
 
 
-def _draw_known(axes: Axes, known: Sequence[KnownCurve]) -> list[float]:
+def draw_known(axes: Axes, known: Sequence[KnownCurve]) -> list[float]:
     """Published curves, dotted and grey; returns their values."""
     for curve, marker in zip(known, itertools.cycle(KNOWN_MARKERS)):
         axes.plot(
@@ -278,7 +265,7 @@ def share_of_limit(curves: Curves, benchmark: str) -> list[Figure]:
                 label=name,
             )
         axes.axhline(1.0, color="black", linestyle=":", linewidth=1)
-        _log_axis(axes.xaxis, [row.message_bytes for row in rows], bytes_text, "message")
+        log_axis(axes.xaxis, [row.message_bytes for row in rows], bytes_text, "message")
         linear_axis(axes.yaxis, max(*shares, 1.0), percent_text, "share of the limit")
     return made
 
@@ -324,7 +311,7 @@ def _of_layouts(title: str, rows: Sequence[Measured], colours: Colours) -> list[
         axes.set_xticks(range(len(layouts)), labels=layouts)
         axes.set_xlim(-0.5, len(layouts) - 0.5)
         axes.set_xlabel("layout (nodes x ranks per node)")
-        _log_axis(axes.yaxis, [row.median_s for row in rows], seconds_text, TIME)
+        log_axis(axes.yaxis, [row.median_s for row in rows], seconds_text, TIME)
     return made
 
 
@@ -374,113 +361,19 @@ def distribution(title: str, launches: Launches) -> list[Figure]:
             name = f"launch {number}: {run_id}" if len(launches) > 1 else None
             axes.plot(values, SHARES, color=PALETTE[(number - 1) % len(PALETTE)], label=name)
             every += values
-        _log_axis(axes.xaxis, every, seconds_text, TIME)
+        log_axis(axes.xaxis, every, seconds_text, TIME)
         axes.set_ylim(0.0, 1.0)
         axes.set_ylabel("share of repetitions")
-    return made
-
-
-def soak(title: str, line: pd.DataFrame, known: Sequence[KnownCurve] = ()) -> list[Figure]:
-    """The median of each interval over time, with a band from minimum to maximum; a gap where
-    nothing was measured. `known`: published curves."""
-    columns = line[["at_s", "min_s", "median_s", "max_s"]].to_numpy().T
-    with drawn(title, WIDE_INCHES) as (axes, made):
-        at, low, median, high = with_gaps(columns, LARGEST_STEP)
-        axes.fill_between(at, low, high, color=PALETTE[0], alpha=BAND_OPACITY, linewidth=0)
-        axes.plot(at, median, color=PALETTE[0], marker=".", markersize=4)
-        every = [*columns[1], *columns[3]]
-        every += _draw_known(axes, known)
-        _log_axis(axes.yaxis, every, seconds_text, TIME)
-        axes.set_xlabel("time since the start (s)")
-    return made
-
-
-def stream(
-    title: str, line: pd.DataFrame, repetition_bytes: int, known: Sequence[KnownCurve] = ()
-) -> list[Figure]:
-    """The rate of each interval at its end, beside published curves in GB/s."""
-    rates = line["repetitions"] * repetition_bytes / line["busy_s"] * 8e-9
-    with drawn(title, WIDE_INCHES) as (axes, made):
-        at_s, gbit = with_gaps(np.array([_interval_ends_s(line), rates]), LARGEST_STEP)
-        axes.plot(at_s, gbit, color=PALETTE[0], marker=".", markersize=4)
-        in_bits = [each._replace(values=tuple(8 * rate for rate in each.values)) for each in known]
-        most = max([float(rates.max()), *_draw_known(axes, in_bits)])
-        linear_axis(axes.yaxis, most, lambda rate: f"{rate:g}", "rate (Gb/s)")
-        axes.set_xlabel("time since the start (s)")
-    return made
-
-
-def _interval_ends_s(line: pd.DataFrame) -> NDArray[np.float64]:
-    """As tools print them; the last interval ends with its last repetition."""
-    begins_s, busy_s = line[["at_s", "busy_s"]].to_numpy(dtype=float).T
-    step_s = np.median(np.diff(begins_s)) if len(begins_s) > 1 else busy_s[0]
-    ends_s: NDArray[np.float64] = begins_s + step_s
-    ends_s[-1] = begins_s[-1] + min(step_s, busy_s[-1])
-    return ends_s
-
-
-def full_speed(seconds: Sequence[float]) -> list[Figure]:
-    """A histogram of the time from the start of a stream to the end of its first interval with
-    95 % of the rate at its end."""
-    title = "to the end of the first interval with 95 % of the rate at the end"
-    with drawn(title) as (axes, made):
-        # around whole intervals of a time line
-        edges = np.arange(-0.5, max(seconds) / FULL_SPEED_BIN_S + 1.5) * FULL_SPEED_BIN_S
-        counts, _, _ = axes.hist(seconds, bins=edges.tolist(), color=PALETTE[2])
-        linear_axis(
-            axes.yaxis, float(np.max(counts)), lambda count: f"{count:g}", "streams", whole=True
-        )
-        axes.set_xlabel("time (s)")
     return made
 
 
 def ramps(backend: str, seconds: Sequence[float]) -> list[Figure]:
     """A histogram of the time from the first call to 95 % of the steady rate."""
     with drawn(f"{backend}: from the first call to 95 % of the steady rate") as (axes, made):
-        ends = _log_axis(axes.xaxis, seconds, seconds_text, "time")
+        ends = log_axis(axes.xaxis, seconds, seconds_text, "time")
         counts, _, _ = axes.hist(
             seconds, bins=np.geomspace(*ends, RAMP_BINS).tolist(), color=PALETTE[2]
         )
         most = float(np.max(counts))
         linear_axis(axes.yaxis, most, lambda count: f"{count:g}", "cases", whole=True)
-    return made
-
-
-# ---------------------------------------------------------------- time lines
-
-
-@dataclass(frozen=True)
-class Bar:
-    """Something that lasted, in a lane of a time line; `level` of `levels` where several lie below
-    one another."""
-
-    lane: int
-    begin_s: float
-    duration_s: float
-    name: str
-    level: int = 0
-    levels: int = 1
-
-
-def time_line(title: str, lanes: Sequence[str], bars: Sequence[Bar], label: str) -> list[Figure]:
-    """A bar for each, coloured by name; lanes are named."""
-    colours = Colours(list(dict.fromkeys(bar.name for bar in bars)))
-    size = (WIDE_INCHES[0], 1.2 + 0.35 * len(lanes))
-    with drawn(title, size) as (axes, made):
-        end_s = max((bar.begin_s + bar.duration_s for bar in bars), default=0.0)
-        named = set[str]()
-        for bar in bars:
-            height = 0.7 / bar.levels
-            axes.barh(
-                bar.lane - 0.35 + (bar.level + 0.5) * height,
-                max(bar.duration_s, end_s / 800),  # one without time can be seen
-                height,
-                left=bar.begin_s,
-                color=colours.of(bar.name)[0],
-                label=None if bar.name in named else bar.name,
-            )
-            named.add(bar.name)
-        axes.set_yticks(range(len(lanes)), labels=list(lanes))
-        axes.invert_yaxis()
-        linear_axis(axes.xaxis, end_s, seconds_text, label)
     return made

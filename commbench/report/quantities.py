@@ -73,6 +73,11 @@ def is_collective(row: Row) -> bool:
     return not row.pair and row.busbw_gb_per_s is not None
 
 
+def is_stream_soak(row: Row) -> bool:
+    """Whether its time is the mean of writes that followed one another."""
+    return row.end_gb_per_s is not None
+
+
 def has_several_pairs(row: Row) -> bool:
     """Whether several pairs send windows of messages at once, whose rate is quoted."""
     return " " in (row.pair or "") and row.window is not None

@@ -10,7 +10,7 @@ from commbench.analysis.disturbances import disturbances_text
 from commbench.analysis.effective_settings import settings_texts
 from commbench.core.terminal import Terminal, paragraphs
 from commbench.core.units import plural, short_pairs
-from commbench.core.variables import MODEL_ENGINE, SHOWN, is_usual
+from commbench.core.variables import MODEL_ENGINE, SHOWN, TABLE, is_usual
 from commbench.hardware.torch_install import other_torch_text
 from commbench.results.flags import binding_text, flag_named, shared_flags
 from commbench.results.intervals import interval_note, marks_note
@@ -48,9 +48,21 @@ def _title(run: Mapping[str, Any], rows: Sequence[Row], varying: Sequence[str]) 
         values = [getattr(row, name) for row in rows if not is_usual(name, getattr(row, name))]
         if values and name not in varying:
             parts.append(f"{name} {_short_text(name, values[0])}")
+    parts += _untried(rows)
     has_processes = any(row.engine != MODEL_ENGINE for row in rows)
     parts += [text] if has_processes and (text := binding_text(run)) else []
     return ", ".join([*parts, *([f"label {run['label']}"] if run["label"] else [])])
+
+
+def _untried(rows: Sequence[Row]) -> list[str]:
+    """What nobody has run on a GPU before, one text or none."""
+    on_gpu = [row for row in rows if row.device == "cuda" and is_measured(row)]
+    names = [
+        each.name
+        for each in TABLE
+        if any(getattr(row, each.name) in each.untried for row in on_gpu)
+    ]
+    return [f"not verified on a GPU yet: {', '.join(names)}"] if names else []
 
 
 def _causes(run: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from commbench.analysis.case_names import differing
-from commbench.analysis.cold_start import until_full_speed
 from commbench.analysis.slow_pairs import Matrix, matrices
 from commbench.core.terminal import TableColumn, Terminal
 from commbench.core.units import NO_NUMBER, format_bytes, format_number
@@ -31,8 +30,7 @@ from .quantities import (
 )
 from .row_table import RowColumn, RowTable, number_columns, row_column
 from .run_heading import CONSTANT, PATHS, heading, variable_text
-from .streams import is_stream_soak, streams_text
-from .time_lines import StreamLine, TimeLine, time_line_texts
+from .run_texts import RunTexts, is_apart
 
 # columns: a run has one device, and a table one timer
 SHOWN_VARIABLES = tuple(name for name in (*SHOWN, *PATHS) if name not in ("device", "timer"))
@@ -52,7 +50,7 @@ def run_text(
     run: Mapping[str, Any],
     rows: Sequence[Row],
     terminal: Terminal,
-    time_lines: Mapping[str, TimeLine | StreamLine] | None = None,
+    texts: RunTexts | None = None,
     *,
     tables: bool = True,
     foot: bool = True,
@@ -75,12 +73,11 @@ def run_text(
         parts += _tables(listed, shown_matrices, varying, terminal)
     if foot:
         parts += footnotes(run, rows, listed, varying, terminal, numbers=tables, flags=flags)
-    # the streams of a sweep have one table at its end
-    timed = [row for row in ordered if tables or not is_stream_soak(row)]
+    # what is apart has its lines at the end of a sweep
+    own = [row for row in ordered if tables or not is_apart(row)]
     below = (
         *(each.text(terminal) for each in derived_tables(rows)),
-        streams_text(until_full_speed(timed, [run]), terminal),
-        *time_line_texts(timed, time_lines or {}, terminal, intervals),
+        *(texts or RunTexts()).below(run, own, terminal, intervals),
     )
     parts += [f"\n{text}" for text in below if text]
     return "\n".join([*parts, *finding_lines(run, all_matrices, terminal)]) + "\n"

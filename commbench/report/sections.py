@@ -16,6 +16,7 @@ from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
 from commbench.analysis.combined_row import Combined
 from commbench.analysis.slow_pairs import CLASSES, Matrix
+from commbench.analysis.symmetric_pairs import symmetry_text
 from commbench.core.layout import pairs_text
 from commbench.core.texts import message_text
 from commbench.core.units import format_seconds, natural_key, plural
@@ -26,12 +27,17 @@ from . import plots
 from .compare_text import ab_notes, ab_sentence, comparison_table
 from .derived_tables import DerivedTable, derived_tables
 from .distributions import RawData, RowId
-from .features import added_sections, curves_beside, doubts_on
+from .features import added_sections, answers_of, curves_beside, doubts_on, sentences_on
 from .numbers import headline_table, lines_by_window, number_sections
-from .quantities import MEDIAN, has_bandwidth, in_full, quoted, text_with_unit
+from .quantities import (
+    MEDIAN,
+    has_bandwidth,
+    in_full,
+    quoted,
+    text_with_unit,
+)
 from .section import Figure, Section, no_figures
-from .streams import is_stream_soak, repetition_bytes
-from .summary import GROUP_HEADS, LOST_HEADS, Summary
+from .summary import GROUP_HEADS, LOST_HEADS, MOST_SENTENCES, Summary
 from .table import Table
 
 ANSWERS = "Answers"
@@ -70,7 +76,7 @@ def sections(summary: Summary, raw: RawData) -> list[Section]:
         map(_comparison, summary.results.comparisons),
         added("comparisons"),
         _pairs(summary),
-        _figures(summary, raw),
+        _figures(summary),
         added("figures"),
         _choices(summary),
         number_sections(summary.combined),
@@ -97,7 +103,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], title: str = "
 def _answers(summary: Summary) -> Iterator[Section]:
     """What to know first: the numbers of each benchmark, what they say, and how well they are
     known."""
-    sentences = summary.sentences(doubts_on(summary))
+    sentences = answers(summary)
     headline = headline_table(summary.combined)
     named = dict.fromkeys((*summary.combined.notes, *summary.soaks.notes))
     notes = [*named, summary.scope(), summary.certainty(), summary.disturbances()]
@@ -109,6 +115,26 @@ def _answers(summary: Summary) -> Iterator[Section]:
         notes=list(filter(None, [*notes, summary.interval_note()])),
     )
     yield Section("More answers", sentences[MOST_ANSWERS:], is_folded=True)
+
+
+def answers(summary: Summary) -> list[str]:
+    """Verdicts, doubts, what pairs say and what features know, then which backend is best."""
+    return [
+        *summary.unfinished,
+        *summary.verdicts(),
+        *summary.doubts(doubts_on(summary)),
+        *[*_on_matrices(summary)][:MOST_SENTENCES],
+        *answers_of(summary),
+        *summary.choices(),
+    ]
+
+
+def _on_matrices(summary: Summary) -> Iterator[str]:
+    """Whether the two directions of the pairs are equally fast, and what features know of them."""
+    for matrix, name in summary.matrix_names.items():
+        if both := symmetry_text(matrix):
+            yield f"{name}: {both}."
+        yield from sentences_on(matrix)
 
 
 def _comparison(result: AbResult) -> Section:
@@ -123,7 +149,7 @@ def _comparison(result: AbResult) -> Section:
 # ---------------------------------------------------------------- figures
 
 
-def _figures(summary: Summary, raw: RawData) -> Iterator[Section]:
+def _figures(summary: Summary) -> Iterator[Section]:
     lines = ((each.benchmark, each.rows) for each in lines_by_window(summary.combined))
     curves = plots.curves_of(lines)
     for number, benchmark in enumerate(curves.rows):
@@ -134,35 +160,10 @@ def _figures(summary: Summary, raw: RawData) -> Iterator[Section]:
             is_folded=number >= 3,
             is_on_terminal=False,
         )
-    if raw.time_lines:
-        yield _drawn("Over time", partial(_over_time, summary, raw))
-    reached_s = summary.full_speed_s()
-    if len(reached_s) > 1:
-        yield _drawn(
-            "Time to full speed of fresh connections", partial(plots.full_speed, reached_s)
-        )
+    yield from added_sections("curves", summary)
     if len({row.layout for row in summary.combined.rows}) > 1:
-        yield _drawn("Layouts (nodes x ranks per node)", partial(plots.by_layout, curves))
-
-
-def _drawn(title: str, figures: partial[list[Figure]]) -> Section:
-    return Section(title, figures=figures, is_on_terminal=False)
-
-
-def _over_time(summary: Summary, raw: RawData) -> list[Figure]:
-    titles = _row_titles(summary, [each for each, _ in raw.time_lines])
-    figures = []
-    rows = {_row_id(row): row for row in summary.results.rows}
-    for each, line in raw.time_lines:
-        row = rows[each]
-        beside = curves_beside(summary, [row])
-        known = [curve for curve in beside if curve.column == plots.OVER_TIME]
-        if is_stream_soak(row):
-            figures += plots.stream(titles[each], line, repetition_bytes(row), known)
-        else:
-            title = f"{titles[each]}: median and range of each interval"
-            figures += plots.soak(title, line, plots.times_of(known, row.message_bytes))
-    return figures
+        draw = partial(plots.by_layout, curves)
+        yield Section("Layouts (nodes x ranks per node)", figures=draw, is_on_terminal=False)
 
 
 def _of_benchmark(summary: Summary, curves: plots.Curves, benchmark: str) -> Sequence[Figure]:
@@ -311,7 +312,7 @@ def _details(summary: Summary, raw: RawData) -> Iterator[Section]:
 
 def _distributions(summary: Summary, raw: RawData) -> list[Figure]:
     firsts = [(launches[0][0], case_id) for (case_id, _), launches in raw.distributions.items()]
-    titles = _row_titles(summary, firsts)
+    titles = row_titles(summary, firsts)
     figures = []
     for first, launches in zip(firsts, raw.distributions.values(), strict=True):
         ends = " .. ".join(map(format_seconds, np.quantile(launches[0][1], (0, 0.5, 1)).tolist()))
@@ -325,7 +326,7 @@ def _row_id(row: Row) -> RowId:
     return row.run_id, row.case_id
 
 
-def _row_titles(summary: Summary, wanted: Sequence[RowId]) -> Mapping[RowId, str]:
+def row_titles(summary: Summary, wanted: Sequence[RowId]) -> Mapping[RowId, str]:
     """The names of these rows; of several launches of a case with trial and run."""
     by_id = {_row_id(row): row for row in summary.results.rows}
     rows = without_shared([by_id[each] for each in wanted])

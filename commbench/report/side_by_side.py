@@ -1,5 +1,5 @@
-"""Backends, labels, environments, ... side by side: a table for each benchmark, one for all
-streams, a sentence for each column, and what made the numbers uncertain."""
+"""Backends, labels, environments, ... side by side: a table for each benchmark, a sentence for each
+column, and what made the numbers uncertain."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ from commbench.analysis.case_names import (
     shown_value,
     telling,
 )
-from commbench.analysis.cold_start import until_full_speed
 from commbench.analysis.disturbances import disturbances_text
 from commbench.analysis.effective_settings import settings_texts
 from commbench.analysis.fit import by_window
-from commbench.analysis.slow_pairs import matrices
 from commbench.core.terminal import (
     UNLIMITED_WIDTH,
     TableColumn,
@@ -41,7 +39,6 @@ from commbench.results.intervals import interval_note, marks_note
 from commbench.results.row import Row
 
 from .footnotes import is_unfinished
-from .pair_matrix import is_matrix, matrix_text
 from .quantities import (
     ALGBW,
     BUSBW,
@@ -55,7 +52,7 @@ from .quantities import (
     value_text,
 )
 from .row_table import RowColumn, fitted, lines_of, number_columns, row_column, value_column
-from .streams import is_stream_soak, streams_text
+from .run_texts import apart_texts, is_apart
 
 # columns of a table
 BESIDE = (*(each.name for each in TABLE if each.beside), "label")
@@ -70,10 +67,9 @@ Point = Mapping[str, Any]
 
 
 def belong_together(runs: Sequence[Sequence[Row]]) -> bool:
-    """Whether the rows of these runs differ in what stands side by side, or are of streams, which
-    share a table."""
+    """Whether the rows of these runs differ in what stands side by side, or share a table apart."""
     rows = [*chain(*runs)]
-    return len(runs) > 1 and (bool(differing(rows, BESIDE)) or all(map(is_stream_soak, rows)))
+    return len(runs) > 1 and (bool(differing(rows, BESIDE)) or all(map(is_apart, rows)))
 
 
 def side_by_side(
@@ -82,13 +78,13 @@ def side_by_side(
     records: Sequence[Mapping[str, Any]] = (),
     again: str = "",
 ) -> str:
-    """The whole text; launches are merged to their median, but of streams. `records` are those of
-    the runs, `again` the command that shows each of them."""
+    """The whole text; launches are merged to their median, but of what is apart. `records` are
+    those of the runs, `again` the command that shows each of them."""
     ok = [row for row in rows if row.status == "ok"]
     shared = SharedItems.of(ok)
     measured = list(map(shared.taken_from, ok))
-    streams = [row for row in measured if is_stream_soak(row)]
-    others = [row for row in measured if not is_stream_soak(row)]
+    apart = [row for row in measured if is_apart(row)]
+    others = [row for row in measured if not is_apart(row)]
     headings = _headings(others)
     notes = [
         *shared.notes,
@@ -102,9 +98,9 @@ def side_by_side(
     parts = [
         terminal.styled(terminal.paragraph(_title(measured, others)), "bold"),
         *_tables_text(others, headings, terminal),
-        *_streams_texts(until_full_speed(streams, records), terminal),
+        *apart_texts(apart, records, terminal),
         paragraphs(filter(None, notes), terminal),
-        f"{again} --intervals" if again and streams else again,
+        f"{again} --intervals" if again and apart else again,
     ]
     return "\n".join(filter(None, parts))
 
@@ -117,13 +113,6 @@ def _lost_texts(measured: Sequence[Row], cases: int) -> Iterator[str]:
     unfinished = sum(map(is_unfinished, measured))
     if unfinished:
         yield f"not finished: {plural(unfinished, 'case', 'cases')}: commbench resume RUN"
-
-
-def _streams_texts(streams: Sequence[Row], terminal: Terminal) -> Iterator[str]:
-    """The matrices of all pairs, and a line for each stream."""
-    for matrix in filter(is_matrix, matrices(streams)):
-        yield f"{matrix_text(matrix, differing(streams), terminal)}\n"
-    yield streams_text(sorted(streams, key=row_order), terminal)
 
 
 def _title(rows: Sequence[Row], timed: Sequence[Row]) -> str:

@@ -14,17 +14,15 @@ from typing import Any, NamedTuple
 from commbench.analysis.ab_results import AbResult, read_ab_results
 from commbench.analysis.best import CHOSEN_SETTINGS
 from commbench.analysis.case_names import case_names, without_shared
-from commbench.analysis.cold_start import stabilities, stored_intervals, until_full_speed
 from commbench.analysis.combined import CombinedCases, combine_runs
-from commbench.analysis.combined_row import COMBINED, Combined
+from commbench.analysis.combined_row import COMBINED
 from commbench.analysis.disturbances import JUDGED, disturbances_text
 from commbench.analysis.effective_settings import settings_texts
 from commbench.analysis.headline import certainty_text, scope_text, unfinished_sentences
 from commbench.analysis.machines import Machine, machines_of, rank_differences, run_groups
 from commbench.analysis.slow_pairs import UNUSABLE, Matrix, findings, matrices, told_once
-from commbench.analysis.symmetric_pairs import symmetry_text
 from commbench.core.errors import ConfigError
-from commbench.core.units import format_number, format_seconds, plural
+from commbench.core.units import plural
 from commbench.core.variables import MAPS, NAMES
 from commbench.results.columns import grouped
 from commbench.results.intervals import interval_note, interval_of
@@ -34,9 +32,6 @@ from commbench.results.table_files import NEEDED
 
 from .compare_text import ab_sentence, comparison_summary
 from .derived_tables import derived_columns
-from .quantities import has_bandwidth
-from .stability import stability_sentences
-from .streams import RAMP, bit_unit, is_stream_soak, slow_start_text, stream_sentences
 
 OF_SAMPLES = ("headline", "operations_per_sample", "block_k")  # what their times are of
 REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
@@ -51,7 +46,11 @@ REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
             "visit_launches",
             *OF_SAMPLES,
             *JUDGED,
-            *RAMP,
+            "end_gb_per_s",
+            "first_second_gb_per_s",
+            "full_speed_s",
+            "least_gb_per_s",
+            "retransmits",
             "message_rate_per_s",
             "trial",
             "reason",
@@ -241,41 +240,10 @@ class Summary:
         names = zip(self.matrices, rows, case_names(rows), strict=True)
         return {matrix: f"{row.backend} {name}" for matrix, row, name in names}
 
-    def symmetry(self) -> list[str]:
-        """Whether the two directions of the pairs are equally fast, and their first seconds."""
-        lines = []
-        for matrix, name in self.matrix_names.items():
-            both = symmetry_text(matrix)
-            lines += [f"{name}: {both}."] if both else []
-            lines += filter(None, [first_second_text(matrix)])
-        return lines[:MOST_SENTENCES]
-
-    def stability(self) -> list[str]:
-        """Which soaks were stable, and when the others dipped."""
-        folders = self.results.folders
-        soaks = [row for row in self.results.rows if row.status == "ok" and row.timing == "soak"]
-        stored = {folders[row.run_id] for row in soaks if row.run_id in folders}
-        intervals = stored_intervals(soaks, sorted(stored))
-        found = {} if intervals is None else stabilities(intervals)
-        rows = {(row.run_id, row.case_id): row for row in without_shared(soaks)}
-        names = case_names([rows[key] for key in found])
-        return list(stability_sentences(names, list(found.values())))
-
-    def sentences(self, doubts: Iterable[str] = ()) -> list[str]:
-        """The answers: verdicts, doubts, what pairs and soaks say, then which backend is best from
-        which size on."""
+    def choices(self) -> list[str]:
+        """Which backend is best from which size on, and what such a choice rests on."""
         crossed = [f"{text}." for text in self.combined.crossings if " above " in text]
-        return [
-            *self.unfinished,
-            *self.verdicts(),
-            *self.doubts(doubts),
-            *self.symmetry(),
-            *self.stability(),
-            *self.soak_sentences[:MOST_SENTENCES],
-            *crossed[:MOST_SENTENCES],
-            *self._launches(),
-            *self._without_choice(),
-        ]
+        return [*crossed[:MOST_SENTENCES], *self._launches(), *self._without_choice()]
 
     def _launches(self) -> Iterator[str]:
         """Which differences between launches the intervals do not cover."""
@@ -328,17 +296,6 @@ class Summary:
     def disturbances(self) -> str:
         """What made them uncertain."""
         return disturbances_text(self.results.records, self.results.rows)
-
-    def full_speed_s(self) -> list[float]:
-        """Of each stream: until the end of its first interval at full speed."""
-        soaks = [row for row in self.results.rows if row.full_speed_s is not None]
-        reached = until_full_speed(soaks, self.results.records)
-        return [row.full_speed_s for row in reached if row.full_speed_s is not None]
-
-    @functools.cached_property
-    def soak_sentences(self) -> list[str]:
-        """One for each soak, and one for the first seconds of the streams."""
-        return soak_sentences(until_full_speed(self.soaks.rows, self.results.records))
 
     def settings(self) -> list[str]:
         """Those with which the runs measured."""
@@ -406,7 +363,8 @@ def rigorous_command(overrides: Sequence[Any]) -> str:
         return f"commbench {shlex.join([*shared, RIGOROUS])}"
     varied = [word.partition("=") for word in words if word not in shared]
     keys = {key for key, _, _ in varied}
-    if len(keys) > 1 or any(len(own) != len(shared) + 1 for own in known):
+    is_several = len(keys) > 1 or keys & {"experiment", "part"}  # which a sweep can't vary
+    if is_several or any(len(own) != len(shared) + 1 for own in known):
         return ""
     values = ",".join(value for _, _, value in varied)
     return f"commbench -m {shlex.join([f'{keys.pop()}={values}', *shared, RIGOROUS])}"
@@ -419,31 +377,6 @@ def several_pairs(rows: Iterable[Row], least: int) -> list[Row]:
     for row in single:
         pairs.setdefault(_matrix_key(row), set()).add(row.pair)
     return [row for row in single if len(pairs[_matrix_key(row)]) > least]
-
-
-def first_second_text(matrix: Matrix) -> str:
-    """Which of its streams began slowly; empty where it has none."""
-    streams = list(filter(is_stream_soak, matrix.rows.values()))
-    return slow_start_text(streams, bit_unit(streams))
-
-
-def soak_sentences(rows: Sequence[Combined]) -> list[str]:
-    """A sentence for each soak; of a latency with the round trip, as other tools count it."""
-    lines = stream_sentences(list(filter(is_stream_soak, rows)))
-    for row, name in zip(rows, case_names(rows), strict=True):
-        if is_stream_soak(row):
-            continue
-        where = f"{row.backend} {row.engine}"
-        rate = f", {format_number(row.algbw_gb_per_s)} GB/s" if has_bandwidth(row) else ""
-        slow = f"; 99 % take at most {format_seconds(row.p99_s)}" if row.p99_s else ""
-        interval = interval_of(row)
-        median = "-" if interval is None else interval.text(format_seconds)
-        trip = ""
-        if row.benchmark == "p2p_latency":
-            trip = f" (round trip {format_seconds(2 * row.median_s)})"
-        runs = f"; median of {row.runs} launches" if row.runs > 1 else ""
-        lines.append(f"Soak of {name}, {where}: median {median}{trip}{rate}{slow}{runs}.")
-    return lines
 
 
 def lost_cases(rows: Iterable[Row]) -> list[Lost]:

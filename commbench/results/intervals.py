@@ -28,7 +28,7 @@ def interval_of(row: Row, column: str = "median_s") -> Interval | None:
     level = row.interval_level or GOOD_LEVEL
     if column == "median_s":
         return replace(unknown, low=float(low_s), high=float(high_s), level=level)
-    if not low_s:
+    if not (low_s and high_s):
         return unknown
     product = value * row.median_s
     return replace(unknown, low=product / high_s, high=product / low_s, level=level)

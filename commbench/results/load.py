@@ -378,12 +378,11 @@ def frame_of(tables: Sequence[Any], table: str = "cases") -> pd.DataFrame:
 
 
 def counting_ranks(case: Row, ranks: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """A mask of the ranks [n] whose clocks count, by the column `headline`: a repetition takes as
-    long as the slowest of them measured."""
-    if case.headline == "max_over_ranks":
-        return np.full(ranks.size, True)
+    """A mask of the ranks [n] whose clocks count, by the column `headline`, all where it names
+    none: a repetition takes as long as the slowest of them measured."""
     end = 1 if case.headline == "receiver" else 0
-    return np.isin(ranks, [int(pair.split("-")[end]) for pair in (case.pair or "").split()])
+    of_pair = np.isin(ranks, [int(pair.split("-")[end]) for pair in (case.pair or "").split()])
+    return of_pair | (case.headline == "max_over_ranks" or not of_pair.any())
 
 
 def in_table_order(cases: pd.DataFrame) -> pd.DataFrame:

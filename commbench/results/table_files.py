@@ -253,6 +253,8 @@ def _check_values(where: str, name: str, column: Any) -> None:
 
     if name in REQUIRED and column.null_count:
         raise Damaged(f"{where} has rows without {name}")
+    if pa.types.is_list(column.type) and pc.list_flatten(column).null_count:
+        raise Damaged(f"{where} has {name} with a null, which no case has")
     if name in RANGES:
         least, most = RANGES[name]
         values = pc.drop_null(column.cast("int64") if name == "started_at" else column)

@@ -116,7 +116,8 @@ class RankTrace:
 
     `others`: collectives of other libraries, by their kernels; `foreign`: calls of such without a
     kernel, by name. `notes`: what the file lacks, with the number of operations that lack it.
-    `is_cut`: the file ends early. `computing`: when the rank computes, where that is known.
+    `is_part`: the file ends early, or has work of the library that belongs to no operation, as that
+    of CUDA graphs. `computing`: when the rank computes, where that is known.
     `window_ns`: from the start of its first step to the end of its last one, on its own clock.
     """
 
@@ -129,7 +130,7 @@ class RankTrace:
     others: tuple[RecordedCall, ...] = ()
     foreign: Mapping[str, int] = field(default_factory=dict)
     notes: Mapping[str, int] = field(default_factory=dict)
-    is_cut: bool = False
+    is_part: bool = False
     computing: BusyTimes | None = None
     window_ns: tuple[int, int] | None = None
 

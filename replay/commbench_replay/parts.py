@@ -193,7 +193,8 @@ class Part:
 def _buffer_dtype(name: str | None) -> str:
     if name is None:
         return STAND_IN[1]
-    return name if name in DTYPES else STAND_IN[ITEM_BYTES[name]]
+    is_known = name in DTYPES and not DTYPES[name].is_float8  # few libraries reduce that
+    return name if is_known else STAND_IN[ITEM_BYTES[name]]
 
 
 def _elements(operation: WorkloadOperation, ranks: int) -> int:

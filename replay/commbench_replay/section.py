@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 from commbench.core.layout import Layout
-from commbench.report.plots import Bar, time_line
 from commbench.report.section import Figure, Section
 from commbench.report.summary import Results
 from commbench.report.table import Table
@@ -16,6 +15,7 @@ from commbench.results.row import Row
 from commbench.results.run_folder import mapping_or_empty
 
 from .answer import ANSWERED, OPERATION_HEADS, answer_of, group_name
+from .figures import Bar, time_line
 from .named_workload import WORKLOAD_FILE, sequence_name, workload_named
 from .replay_times import LOWER_BOUND, ReplayTimes
 from .scaling import ScaledWorkload

@@ -157,7 +157,8 @@ def _is_least(traces: Sequence[RankTrace]) -> bool:
     """Whether times are known of a part of the job only."""
     calls = chain.from_iterable(trace.operations for trace in traces)
     differ = len({len(trace.step_ns) for trace in traces}) > 1
-    return differ or any(trace.is_cut for trace in traces) or any(call.lacks_time for call in calls)
+    is_part = any(trace.is_part or trace.foreign for trace in traces)
+    return differ or is_part or any(call.lacks_time for call in calls)
 
 
 def _world_size(traces: Sequence[RankTrace]) -> int | None:

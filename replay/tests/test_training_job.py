@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +193,10 @@ def test_ranks_without_known_groups_are_not_matched_where_their_calls_differ() -
     assert mixed.notes == {UNMATCHED: 4}
     assert all(collective.is_bound for collective in mixed.collectives)
     assert waiting_of(mixed) is None
+
+
+@pytest.mark.parametrize("part", [{"is_part": True}, {"foreign": {"deep_ep::dispatch": 3}}])
+def test_communication_without_times_makes_sums_a_lower_bound(part: dict[str, Any]) -> None:
+    whole = RankTrace("rank0", "test", 0, (call(0, 0, 500, WORLD),))
+    assert not training_job([whole]).is_least
+    assert training_job([replace(whole, **part)]).is_least

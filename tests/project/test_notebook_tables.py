@@ -16,6 +16,7 @@ from notebook_tables import (
 from places import ROOT
 
 from commbench.cli.report import report
+from commbench.features.streams.derived import full_speed_s
 
 DATA = ROOT / "notebooks" / "data"
 EXPERIMENTS = (
@@ -52,7 +53,7 @@ def test_intervals_of_soaks_are_read_from_the_file_beside() -> None:
 def test_the_line_of_a_stream_is_that_of_the_console() -> None:
     text = streams_table(stored("04_stability"))
     assert "full speed" in text and "A fresh connection is" in text
-    times = summary_of(stored("04_stability")).full_speed_s()
+    times = full_speed_s(summary_of(stored("04_stability")))
     assert times and all(time > 0 for time in times), "ends of intervals"
 
 

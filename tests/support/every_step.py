@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from commbench.core.case import World
 from commbench.core.errors import Unsupported
 from commbench.core.payload import DTYPES
 from commbench.core.program import Program
-from commbench.core.protocols import Runner
+from commbench.core.protocols import Communicator, Runner
 from commbench.core.variables import Mode
 from commbench.engines.lowered import Lowered, PythonRunner
 from commbench.engines.native import NativeRunner
@@ -35,6 +36,7 @@ from commbench.runtime.control import StoreControl
 
 # copies of a buffer; as many repetitions, so that an in-place operation meets each copy once
 POOL = 2
+LATE_S = 0.5
 
 
 @dataclass
@@ -167,8 +169,17 @@ def mpi_rank(library: str, output: Path) -> None:
         limited.all_of("uint8", count, ["sum"])
         limited.refused.clear()
         done.append(limited)
-    report(done, comm.rank, output)
+    report(done, comm.rank, output, delivery_s(communicator))
     communicator.close()
+
+
+def delivery_s(communicator: Communicator) -> float:
+    """How long this rank delivers; the last one begins LATE_S after the others."""
+    if communicator.hosted[0] == communicator.size - 1:
+        time.sleep(LATE_S)
+    begin_s = time.monotonic()
+    communicator.deliver()
+    return time.monotonic() - begin_s
 
 
 def gloo_rank(rank: int, size: int, output: Path) -> None:
@@ -181,9 +192,10 @@ def gloo_rank(rank: int, size: int, output: Path) -> None:
     communicator.close()
 
 
-def report(done: list[Bench], rank: int, output: Path) -> None:
+def report(done: list[Bench], rank: int, output: Path, delivery_s: float = 0) -> None:
     refused = {label: reason for bench in done for label, reason in bench.refused.items()}
-    results = {"wrong": [line for bench in done for line in bench.wrong], "refused": refused}
+    wrong = [line for bench in done for line in bench.wrong]
+    results = {"wrong": wrong, "refused": refused, "delivery_s": delivery_s}
     output.mkdir(exist_ok=True)
     (output / f"{rank}.json").write_text(
         json.dumps(results | {"ran": sum(bench.ran for bench in done)})

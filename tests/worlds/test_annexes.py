@@ -94,6 +94,7 @@ def test_what_the_annex_would_do_is_refused_in_one_line(
         ("overlap", "overlap=sleep"),
         ("overlap", "compute=100us"),
         ("traffic", "traffic=ring"),
+        ("groups", "groups=all_reduce@tp2"),
         ("accuracy", "payload=rounding"),
         ("streams", "+timing.duration_s=1"),
     ],
@@ -113,20 +114,37 @@ def test_a_command_of_a_feature_is_refused_with_its_name(tmp_path: Path) -> None
     assert "commbench import needs commbench.features.imports" in refused.stderr
 
 
+def test_a_function_of_a_feature_is_refused_with_its_name(tmp_path: Path) -> None:
+    program = "import commbench; commbench.soak_intervals('.')"
+    env = without(tmp_path, "features/streams")
+    command = [sys.executable, "-S", "-c", program]
+    refused = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert refused.stderr.endswith(
+        "commbench.soak_intervals needs commbench.features.streams, which is not there\n"
+    )
+
+
+SOAK = ("timing=soak", "timing.duration_s=0.02", "timing.interval_s=0.005", "layout=1x2")
+
+
 @pytest.mark.parametrize(
-    ("feature", "key", "seen"),
-    [("overlap", "overlap=sleep", "sleep"), ("accuracy", "payload=rounding", "rounding")],
+    ("feature", "words", "seen"),
+    [
+        ("overlap", ("overlap=sleep", *FEW), "sleep"),
+        ("accuracy", ("payload=rounding", *FEW), "rounding"),
+        ("streams", SOAK, "all_reduce"),
+    ],
 )
 def test_rows_of_a_feature_are_read_without_it(
-    feature: str, key: str, seen: str, tmp_path: Path
+    feature: str, words: tuple[str, ...], seen: str, tmp_path: Path
 ) -> None:
-    words = ("backend=simulated", "benchmark=all_reduce", key, *FEW)
-    assert main([*words, f"output={tmp_path / 'runs'}"]) == 0
+    simulated = ("backend=simulated", "benchmark=all_reduce", f"output={tmp_path / 'runs'}")
+    assert main([*simulated, *words]) == 0
     env = without(tmp_path, f"features/{feature}")
-    for words in (("show", "runs"), ("report", "runs"), ("compare", "runs", "runs")):
-        read = run(env, tmp_path, *words)
+    for reading in (("show", "runs"), ("report", "runs"), ("compare", "runs", "runs")):
+        read = run(env, tmp_path, *reading)
         assert read.returncode == 0, read.stderr
-        assert seen in read.stdout or words[0] == "report"
+        assert seen in read.stdout or reading[0] == "report"
 
 
 @pytest.mark.parametrize(

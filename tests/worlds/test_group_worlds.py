@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from places import HOST_GPU
+from shown_gpus import hgx, shown
 
 from commbench.cli.main import main
 from commbench.features.groups.tables import GroupGain, group_gains
 from commbench.results.load import load, rows_of_frame
 
+PLUGIN = ["--config-dir", str(HOST_GPU / "conf"), "allow=[host_gpu]", "backend=host_nccl"]
+COPY = "all_gather@world + copy_d2h@world=96KiB + copy_h2d@1"
 GRID = "all_reduce@tp2 + all_gather@dp2=32KiB"
 LOAD = "p2p_latency@0-1=8 beside all_reduce@2-3"
 
@@ -37,6 +43,44 @@ def test_a_simulated_world_without_contention_slows_nothing_and_wins_the_shorter
     assert "gain" in capfd.readouterr().out
     assert main(["report", str(tmp_path)]) == 0
     assert "Groups at once\n" in capfd.readouterr().out
+
+
+def test_a_simulated_copy_takes_no_time_beside_a_longer_collective(tmp_path: Path) -> None:
+    """The model's: 64 KiB at 25 GB/s, beside three rounds of 64 KiB at 10 GB/s."""
+    words = ("backend=simulated", "sizes=[256KiB]", "timing=fixed", "timing.repetitions=10")
+    copied = "copy_d2h@world=64KiB"
+    gains = {
+        gain.operation: gain for gain in gains_of(tmp_path, f"all_gather@world + {copied}", *words)
+    }
+    copy = gains[copied]
+    assert copy.alone.value == pytest.approx(2**16 / 25e9, rel=0.2)
+    assert copy.slowdown is not None and copy.slowdown.value == pytest.approx(1, rel=0.1)
+    assert gains["all_gather@world"].alone.value > 5 * copy.alone.value
+
+
+def test_copies_beside_a_collective_are_exact_and_have_their_times(
+    world: Callable[..., Any], tmp_path: Path
+) -> None:
+    """On torch's CPU tensors: a copy is done when it is waited for, and no earlier."""
+    run = world(
+        "commbench", *PLUGIN, "layout=1x2", "benchmark=concurrent", f"groups='{COPY}'",
+        "sizes=[64KiB]", "timing=fixed", "timing.repetitions=5", "cache=rotate",
+        "timer=[host_sync,device_event,throughput,graph]", env=shown(tmp_path, hgx(2), HOST_GPU),
+    )  # fmt: skip
+    beside = run.cases.groups.str.contains("[", regex=False)
+    refused = beside & (run.cases.timer == "graph")
+    assert set(run.cases[~refused].status) == {"ok"} and (run.cases[~refused].median_s > 0).all()
+    assert (run.cases[~refused].wrong_elements == 0).all()
+    assert refused.sum() == 3 and run.cases[refused].reason.str.contains("device_event").all()
+    assert {*COPY.split(" + "), COPY} <= set(run.cases[run.cases.timer == "graph"].groups)
+
+
+def test_without_a_gpu_a_copy_beside_a_collective_is_skipped_in_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ("backend=gloo", "layout=1x2", "benchmark=concurrent", f"groups='{COPY}'", "plan=true")
+    assert main([*words, "sizes=[8]", f"output={tmp_path}"]) == 0
+    assert "use backend=nccl" in capfd.readouterr().out
 
 
 @pytest.mark.long

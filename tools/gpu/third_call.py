@@ -1,5 +1,6 @@
-"""The parts of `make gpu-check CALL=3`: registered and symmetric memory, the cost of communicators,
-training jobs and their replay, and the sums of NCCL, with two or three ranks on one GPU.
+"""The parts of `make gpu-check CALL=3`: registered and symmetric memory, float8, the cost of
+communicators, copies beside a collective, training jobs and their replay, and the sums of NCCL,
+with two or three ranks on one GPU.
 
 On a GPU that calls 1 and 2 have not seen, the most valuable parts of call 1 follow.
 """
@@ -69,7 +70,7 @@ THIRD_CALL = (
         )
         for number, way in enumerate(("none", "local", "symmetric", "CUDA", "NCCL", "NVSHMEM"))
     ),
-    Part("truth_windows", f"{TRUTH} windows", 20, TWO_RANKS, mps=True),
+    Part("truth_windows", f"{TRUTH} windows", 18, TWO_RANKS, mps=True),
     Part(
         "registration",
         commbench(
@@ -105,6 +106,42 @@ THIRD_CALL = (
         )
         for name, subsystems in LOGGED.items()
     ),
+    *(
+        Part(
+            f"float8_{ranks}_ranks",
+            commbench(
+                "backend=nccl",
+                f"layout=1x{ranks}",
+                "benchmark=[all_reduce,reduce_scatter,all_gather,p2p_latency]",
+                "dtype=[float8_e4m3fn,float8_e5m2]",
+                "reduction=[sum,max,avg]",
+                "sizes=[12KiB]",
+                "timer=[host_sync,graph]",
+                *FEW,
+            ),
+            40,
+            TWO_RANKS,
+            beside=True,  # the times of these and of the proofs are not used
+            mps=True,
+        )
+        for ranks in (1, 2)
+    ),
+    Part(
+        "symm_mem",
+        commbench(
+            "backend=symm_mem",
+            "layout=1x2",
+            "benchmark=all_reduce",
+            "algorithm=[one_shot,two_shot,multimem]",
+            "dtype=bfloat16",
+            "sizes=[8,64KiB,1MiB]",
+            "timer=[host_sync,graph]",
+            *QUICK,
+        ),
+        40,
+        TWO_RANKS | OVERLAPPING,
+        mps=True,
+    ),
     Part("truth_init", f"{TRUTH} init", 15, TWO_RANKS, mps=True),
     Part(
         "communicators",
@@ -117,6 +154,21 @@ THIRD_CALL = (
             "timing.repetitions=7",
             "timing.warmup_repetitions=1",
             "budget.case_s=2",
+        ),
+        30,
+        TWO_RANKS,
+        mps=True,
+    ),
+    Part(
+        "copies_beside",
+        commbench(
+            "backend=nccl",
+            "layout=1x2",
+            "benchmark=concurrent",
+            'groups="all_gather@world + copy_d2h@world"',
+            "sizes=[16MiB]",
+            "timer=device_event",
+            *QUICK,
         ),
         30,
         TWO_RANKS,

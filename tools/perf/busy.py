@@ -23,7 +23,7 @@ BOUND = 1.3
 LOOPS = 4
 LAUNCHERS = ("local", "torchrun", "mpirun")
 WORDS = ("backend=gloo", "benchmark=p2p_latency", "sizes=[8]", "timing=quick", "writer=parquet")
-BLOCKS = 30
+BLOCKS = 200  # about as long as a case: a session that has just begun has more of the processor
 REPETITIONS = 100  # per block
 
 

@@ -150,8 +150,8 @@ class HostBuffer(AddressedBuffer):
                 )
         return wrong
 
-    def read(self, view: View) -> NDArray[Any]:
-        return self.words(view.slot)[view.elements].copy()
+    def read(self, view: View, copy: int) -> NDArray[Any]:
+        return self.words(view.slot, copy)[view.elements].copy()
 
 
 class Piece(NamedTuple):
@@ -275,8 +275,8 @@ class DeviceBuffer(AddressedBuffer):
             wrong += host.count_wrong(part.of(pattern), part.copies)
         return wrong
 
-    def read(self, view: View) -> NDArray[Any]:
-        begin = self.addresses(view)[0] - self.first_address
+    def read(self, view: View, copy: int) -> NDArray[Any]:
+        begin = self.addresses(view)[copy] - self.first_address
         return self.allocation.download(begin, self.size_bytes(view)).view(self.dtype.word)
 
     def _parts_on_host(self, copies: int) -> Iterator[tuple[Part, HostBuffer]]:

@@ -27,7 +27,7 @@ from commbench.core.protocols import Buffer, Control, RankCommunicator
 from commbench.core.terminal import first_line
 from commbench.core.variables import Case, Device, Mode
 from commbench.engines.device import HOST_BOUND, DeviceRunner, device_runner
-from commbench.engines.lowered import Lowered, in_groups
+from commbench.engines.lowered import Lowered, in_groups, reduced_float8
 from commbench.hardware.cuda import driver_missing, driver_too_old
 from commbench.hardware.machine_facts import installed_version
 from commbench.hardware.nvml import Monitor
@@ -56,6 +56,9 @@ class CupyNccl(NcclBackend):
     library: str = "auto"
 
     def supports(self, case: Case, size: int, program: Program) -> str | None:
+        kind = reduced_float8(program)
+        if kind is not None:
+            return f"CuPy has no constant for NCCL's {kind}; use backend=nccl"
         return super().supports(case, size, program) or start_missing(program)
 
     def missing(self, device: Device = "cuda") -> str | None:

@@ -252,7 +252,8 @@ class CupyLowering:
         return view.count_in(self._buffers[view.buffer].spec)
 
     def _kind(self, view: View) -> int:
-        return self._constant(self._buffers[view.buffer].spec.dtype)
+        kind = self._buffers[view.buffer].dtype
+        return self._constant(kind.word if kind.is_float8 else kind.name)  # only moved
 
     def _constant(self, name: str) -> int:
         """NCCL's number of a data type or a reduction; an older CuPy lacks the newer ones."""

@@ -217,6 +217,11 @@ class MpiCommunicator(RankCommunicator):
         python = PythonLowering(self.mpi, self.comm, buffers)
         return PythonRunner(Lowered.of(program, mode.sync, in_groups(python, self, mode)), pool)
 
+    def deliver(self) -> None:
+        # a send is complete when its buffer can be used again: in MPICH that may be before the last
+        # message of its protocol has left this rank
+        self.comm.Barrier()
+
     def counters(self) -> dict[str, float]:
         return {} if self._gpu is None else self._gpu.readings()
 

@@ -105,13 +105,14 @@ def typed(
     """`count` elements as a count and an MPI datatype: one contiguous type where the count exceeds
     `limit`.
 
-    16-bit floats have no MPI type and travel as UINT16_T. Raises Unsupported for what MPI can't
-    reduce.
+    Floats of 8 and 16 bits have no MPI type and travel as integers. Raises Unsupported for what MPI
+    can't reduce.
     """
     problem = None if reduction is None else reduction_problem(dtype_name, reduction, count, limit)
     if problem is not None:
         raise Unsupported(problem)
-    datatype = getattr(mpi, MPI_NAMES.get(dtype_name, "UINT16_T"))
+    unsigned = f"UINT{8 * dtype(dtype_name).itemsize}_T"
+    datatype = getattr(mpi, MPI_NAMES.get(dtype_name, unsigned))
     if count <= limit:
         return count, datatype
     # whole chunks and a rest, with both counts at or below the limit

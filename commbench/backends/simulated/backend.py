@@ -29,6 +29,7 @@ class Simulated(Backend):
     engines = ("virtual",)
     launchers = "none"
     axes = ("staging",)
+    starts_copies = True
     threads_per_rank = 0
     model: Model = field(default_factory=Model)
     seed: int = 0

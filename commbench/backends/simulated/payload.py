@@ -131,11 +131,11 @@ class Payload:
             reduced = [kind.encode(NUMPY_REDUCTIONS[reduction](stack)) for stack in stacks]
             return [np.stack(reduced)] * len(ranks)
         return [
-            np.stack([self._sum(stack, kind, place) for stack in stacks])
+            np.stack([self._sum(stack, kind, place, copy) for copy, stack in enumerate(stacks)])
             for place in range(len(ranks))
         ]
 
-    def _sum(self, stack: NDArray[Any], kind: DType, place: int) -> Words:
+    def _sum(self, stack: NDArray[Any], kind: DType, place: int, copy: int) -> Words:
         """The sum of the rank at `place`, rounded after each addition of `stack` [ranks, elements]:
         rank after rank, from a first one on, which `order` says."""
         ranks, count = stack.shape
@@ -143,7 +143,7 @@ class Payload:
         first = {
             "by_rank": place,  # that of the result
             "by_chunk": elements * ranks // count,  # each for a part of the elements, as in a ring
-            "by_call": self.call,
+            "by_call": self.call + copy,
         }.get(str(self.order), 0)
         total = kind.encode(stack[first % ranks, elements])
         for turn in range(1, ranks):

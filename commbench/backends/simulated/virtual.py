@@ -65,8 +65,10 @@ class VirtualRunner:
         payload = Payload(self._buffers, copies, self._model.order, self._done)
         world = VirtualWorld(self._model, self._nodes, payload)
         times = world.run(self._programs, self._delays(n)) * self._noise_factors(n)
-        if self._model.corrupt_rank is not None and self._done + n > self._model.corrupt_after:
-            self._corrupt(self._model.corrupt_rank)
+        if self._model.corrupt_rank is not None:
+            for repetition in range(n - copies, n):
+                if self._done + repetition >= self._model.corrupt_after:
+                    self._corrupt(self._model.corrupt_rank, repetition % self._pool)
         durations = times[1].max(axis=0)
         begins = self._now_s + np.concatenate(([0.0], np.cumsum(durations)[:-1]))
         self._now_s += float(durations.sum())
@@ -95,12 +97,12 @@ class VirtualRunner:
         self._noise_state = values[-1]
         return np.exp(self._model.noise * np.array(values[1:]))
 
-    def _corrupt(self, rank: int) -> None:
-        """Make the first element that the rank has received wrong."""
+    def _corrupt(self, rank: int, copy: int) -> None:
+        """Make the first element wrong that the rank has received in that copy."""
         for name, buffer in self._buffers.get(rank, {}).items():
             if name not in ("recv", "data"):
                 continue
-            words = buffer.words()
+            words = buffer.words(copy=copy)
             if self._model.corrupt_bit is None:
                 words[0] += 1
             else:

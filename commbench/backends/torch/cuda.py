@@ -27,7 +27,7 @@ from commbench.engines.lowered import Call, Lowered, Rotating
 from commbench.hardware import amd
 from commbench.hardware.cuda import CudaDriver, driver_missing, driver_too_old
 from commbench.hardware.gpu import VISIBLE_DEVICES
-from commbench.hardware.machine_facts import installed_version
+from commbench.hardware.machine_facts import older_torch
 from commbench.hardware.nvml import Monitor
 from commbench.hardware.torch_install import torch_build
 
@@ -84,11 +84,8 @@ def _hidden(names: Iterable[str], instead: str) -> str | None:
 @cache  # a process keeps the torch that it has imported
 def _too_old_for_graphs() -> str | None:
     """Why this torch's graphs can't be measured; None if they can."""
-    installed = installed_version(("torch",)) or ""
-    version = re.match(r"(\d+)\.(\d+)", installed)
-    if version is None or (int(version[1]), int(version[2])) >= GRAPHS_SINCE:
-        return None
-    return (
+    installed = older_torch(GRAPHS_SINCE)
+    return installed and (
         f"torch {installed} runs two more kernels in each replay of a graph, and can't capture"
         " messages; install torch 2.7 or newer, or use timer=throughput"
     )
@@ -138,6 +135,12 @@ class CudaDevice:
 
         return cls(gpu_ordinal(world, torch.cuda.device_count()))
 
+    @property
+    def capability(self) -> tuple[int, int]:
+        """CUDA's compute capability: (9, 0) for an H100."""
+        known: tuple[int, int] = self._cuda.get_device_capability(self.place)
+        return known
+
     def event(self) -> Any:
         return self._cuda.Event(enable_timing=True)
 
@@ -182,22 +185,8 @@ class CudaDevice:
         replay: Callable[[], None] = graph.replay
         return replay
 
-    def side_stream(self) -> Any:
-        return self._cuda.Stream(self.place)
-
-    def on_side_stream(self, stream: Any, enqueue: Callable[..., Any], *args: Any) -> Any:
-        """Enqueue work on another stream, after the current one's work so far; returns that stream
-        for `join`."""
-        # in a capture that is not the stream of this device
-        stream.wait_stream(self._cuda.current_stream())
-        with self._cuda.stream(stream):
-            enqueue(*args)
-        return stream
-
-    def join(self, streams: list[Any]) -> None:
-        """Make the current stream wait for the work that these streams have so far."""
-        for stream in streams:
-            self._cuda.current_stream().wait_stream(stream)
+    def side_stream(self) -> SideStream:
+        return SideStream(self._cuda, self._cuda.Stream(self.place))
 
     def pages(self) -> CudaPageLock:
         """Page-locks host memory for this GPU."""
@@ -206,6 +195,25 @@ class CudaDevice:
     def readings(self) -> dict[str, float]:
         """Clocks, temperature, throttle reasons and byte counters, as far as NVML provides them."""
         return {**self._monitor.readings(), HOST_BOUND: float(self.host_bound)}
+
+
+class SideStream:
+    """A stream beside the current one, which waits for it as for torch's works."""
+
+    def __init__(self, cuda: Any, stream: Any) -> None:
+        self._cuda = cuda
+        self._stream = stream
+
+    def start(self, enqueue: Callable[..., Any], *args: Any) -> SideStream:
+        """Enqueue work after that which the current stream has so far."""
+        # in a capture that is not the stream of the device
+        self._stream.wait_stream(self._cuda.current_stream())
+        with self._cuda.stream(self._stream):
+            enqueue(*args)
+        return self
+
+    def wait(self) -> None:
+        self._cuda.current_stream().wait_stream(self._stream)
 
 
 class CudaMemory:
@@ -257,9 +265,10 @@ def gpu_runner(
     return runner
 
 
-def view_tensors(buffer: Any, view: View) -> Rotating:
+def view_tensors(buffer: Any, view: View, numbers: bool = False) -> Rotating:
     """The view as a tensor in the buffer's own memory, on the host or on a GPU, in each copy of the
-    pool."""
+    pool: of bytes for float8, unless its `numbers` are reduced. Not all can move these: gloo, and
+    NCCL 2.27 on a GPU that can't reduce them."""
     import torch
 
     def of_slot(copy: int) -> Any:
@@ -268,5 +277,6 @@ def view_tensors(buffer: Any, view: View) -> Rotating:
             return buffer.allocation.tensor[start : start + buffer.payload_bytes]
         return torch.from_numpy(buffer.words(view.slot, copy))
 
-    kind = getattr(torch, buffer.spec.dtype)
+    are_bytes = buffer.dtype.is_float8 and not numbers
+    kind = getattr(torch, buffer.dtype.word if are_bytes else buffer.spec.dtype)
     return Rotating(tuple(of_slot(copy).view(kind)[view.elements] for copy in range(buffer.pool)))

@@ -5,19 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
-from commbench.backends.buffers.memory import HostBuffer
-from commbench.backends.buffers.staging import PinnedBuffer
 from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import World
 from commbench.core.errors import Unsupported
 from commbench.core.program import (
     DEVICE,
-    PINNED,
     Barrier,
-    BufferSpec,
     Copy,
     Program,
     Start,
@@ -30,10 +25,9 @@ from commbench.core.variables import Case, Device, Mode, Staging
 from commbench.engines.lowered import NO_CALL, Call, GroupLowering
 
 from .cuda import CudaDevice, cuda_missing, graph_refusal
-from .distributed import CudaCommunicator, TorchLowering, start_group
+from .distributed import WITHOUT_WAITING, CudaCommunicator, TorchLowering, start_group
 
 COPIES = "copy_h2d, copy_d2h, copy_h2d_d2h, copy_d2d"  # its benchmarks
-WITHOUT_WAITING = True  # of Tensor.copy_
 
 
 @dataclass(frozen=True)
@@ -74,16 +68,7 @@ class CudaCopy(Backend):
 
 
 class CopyCommunicator(CudaCommunicator):
-    """See Communicator. A buffer lies where its specification says."""
-
-    def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
-        if spec.memory == DEVICE:
-            return super().allocate(spec, pool)
-        return (
-            PinnedBuffer(spec, pool, self.gpu.pages())
-            if spec.memory == PINNED
-            else HostBuffer(spec, pool)
-        )
+    """See Communicator."""
 
     def runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
         # its steps are the copies themselves
@@ -108,11 +93,9 @@ class CopyLowering:
     ) -> None:
         import torch
 
-        self._torch = TorchLowering(group, buffers)
-        self._gpu = gpu
+        self._torch = TorchLowering(group, buffers, gpu)
         self._size = size
         self._copy = torch.Tensor.copy_
-        self._streams: dict[int, Any] = {}
 
     def within(self, communicator: Any) -> CopyLowering:
         """Copies are within a rank: a group changes nothing."""
@@ -125,16 +108,8 @@ class CopyLowering:
                     self._copy,
                     (self._torch.tensors(target), self._torch.tensors(source), WITHOUT_WAITING),
                 )
-            case Start(Copy(source, target), request):
-                if request not in self._streams:
-                    self._streams[request] = self._gpu.side_stream()
-                stream = self._streams[request]
-                args = self._torch.tensors(target), self._torch.tensors(source), WITHOUT_WAITING
-                return Call(
-                    partial(self._gpu.on_side_stream, stream, self._copy), args, into=request
-                )
-            case WaitAll(requests):
-                return Call(self._gpu.join, requests=requests)
+            case Start(Copy()) | WaitAll():
+                return self._torch.call(step)
             case Barrier():
                 return NO_CALL if self._size == 1 else self._torch.call(step)
             case _:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from commbench.backends.buffers.memory import DeviceBuffer, HostBuffer, rotation_pool
+from commbench.backends.buffers.staging import PinnedBuffer
 from commbench.core import program as steps
 from commbench.core.case import World
 from commbench.core.errors import Unsupported
@@ -33,7 +34,7 @@ from commbench.engines.lowered import (
 )
 from commbench.hardware.torch_install import other_torch
 
-from .cuda import CudaDevice, CudaMemory, gpu_runner, view_tensors
+from .cuda import CudaDevice, CudaMemory, SideStream, gpu_runner, view_tensors
 
 # a last resort: the deadlines of the control plane are shorter
 CALL_TIMEOUT = timedelta(minutes=10)
@@ -45,6 +46,7 @@ TORCH_UNSUPPORTED: UnsupportedForms = {
 }
 DEVICE_STREAM_BYTES = 2**28  # beyond any GPU's cache
 STARTED = True  # what torch calls async_op
+WITHOUT_WAITING = True  # of Tensor.copy_
 TORCH_REDUCTIONS = {"sum": "SUM", "avg": "AVG", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
 
 
@@ -165,7 +167,7 @@ class TorchCommunicator(RankCommunicator):
 
 
 class CudaCommunicator(TorchCommunicator):
-    """The same with buffers and a clock on this rank's GPU."""
+    """The same with a clock on this rank's GPU, and buffers where their specifications say."""
 
     def __init__(
         self, name: str, group: Any, ranks: tuple[int, ...], rank: int, gpu: CudaDevice, *more: Any
@@ -174,7 +176,10 @@ class CudaCommunicator(TorchCommunicator):
         self.gpu = gpu
 
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
-        return DeviceBuffer(spec, pool, partial(CudaMemory, place=self.gpu.place))
+        if spec.memory == steps.DEVICE:
+            return DeviceBuffer(spec, pool, partial(CudaMemory, place=self.gpu.place))
+        is_pinned = spec.memory == steps.PINNED
+        return PinnedBuffer(spec, pool, self.gpu.pages()) if is_pinned else HostBuffer(spec, pool)
 
     def runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
         return gpu_runner(
@@ -187,7 +192,7 @@ class CudaCommunicator(TorchCommunicator):
         )
 
     def _lowering(self, buffers: Mapping[str, Buffer]) -> GroupLowering[Call]:
-        return TorchLowering(self.group, buffers, self.gpu.place)
+        return TorchLowering(self.group, buffers, self.gpu)
 
     def counters(self) -> dict[str, float]:
         return self.gpu.readings()
@@ -203,7 +208,9 @@ class TorchLowering:
     lacks.
     """
 
-    def __init__(self, group: Any, buffers: Mapping[str, Buffer], place: Any = None) -> None:
+    def __init__(
+        self, group: Any, buffers: Mapping[str, Buffer], gpu: CudaDevice | None = None
+    ) -> None:
         import torch
         import torch.distributed as dist
 
@@ -211,16 +218,22 @@ class TorchLowering:
         self._group = group
         self._buffers = buffers
         self._copy = torch.Tensor.copy_
-        self._place = place  # the GPU that computes; None for the host
+        self._gpu = gpu  # that computes and copies; None for the host
+        self._streams: dict[int, SideStream] = {}  # of copies, by request
         self._rank = group.rank()
         self._size = group.size()
-        self._tensors: dict[View, Rotating] = {}
+        self._tensors: dict[tuple[View, bool], Rotating] = {}
 
     def call(self, step: Step) -> Call:
         dist = self._dist
         match step:
-            case steps.Start(steps.Copy()):
-                raise Unsupported("torch copies on the host, which waits for the end of a copy")
+            case steps.Start(steps.Copy(source, target), request):
+                if self._gpu is None:
+                    raise Unsupported("torch copies on the host, which waits for the end of a copy")
+                if request not in self._streams:
+                    self._streams[request] = self._gpu.side_stream()
+                copied = (self.tensors(target), self.tensors(source), WITHOUT_WAITING)
+                return Call(self._streams[request].start, (self._copy, *copied), into=request)
             case steps.Start(steps.Send() | steps.Recv() as message, request):
                 function = getattr(dist, f"i{type(message).__name__.lower()}")
                 return Call(function, self._message(message), into=request)
@@ -239,17 +252,19 @@ class TorchLowering:
 
     def _compute(self, step: steps.Compute) -> Call:
         """On the memory's own device: kernels on the stream of the caller, where it is a GPU."""
-        if self._place is None:
+        if self._gpu is None:
             return compute_call(step)
         import torch
+
+        place = self._gpu.place
 
         match step:
             case steps.MemoryStream(size_bytes):
                 shape = (2, min(size_bytes, DEVICE_STREAM_BYTES))
-                target, source = torch.ones(shape, dtype=torch.uint8, device=self._place)
+                target, source = torch.ones(shape, dtype=torch.uint8, device=place)
                 return Call(_device_stream, (target, source, size_bytes))
             case steps.Matmul(size, repetitions):
-                factors = torch.ones((3, size, size), dtype=torch.float32, device=self._place)
+                factors = torch.ones((3, size, size), dtype=torch.float32, device=place)
                 return Call(_device_multiply, (*factors, repetitions))
             case _:
                 raise Unsupported(
@@ -309,18 +324,18 @@ class TorchLowering:
                 )
             case steps.AllReduce(_, recv, reduction):
                 operation = self._operation(reduction)
-                return Call(dist.all_reduce, (self.tensors(recv), operation, group, started))
+                return Call(dist.all_reduce, (self.numbers(recv), operation, group, started))
             case steps.Reduce(send, _, reduction, root):
                 operation = self._operation(reduction)
                 return Call(
-                    dist.reduce, (self.tensors(send), None, operation, group, started, root)
+                    dist.reduce, (self.numbers(send), None, operation, group, started, root)
                 )
             case steps.ReduceScatter(send, recv, reduction):
                 reduce_scatter = (
                     getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
                 )
                 operation = self._operation(reduction)
-                tensors = (self.tensors(recv), self.tensors(send))
+                tensors = (self.numbers(recv), self.numbers(send))
                 return Call(reduce_scatter, (*tensors, operation, group, started))
             case _:
                 raise Unsupported(f"torch.distributed has no {type(step).__name__}")
@@ -328,11 +343,16 @@ class TorchLowering:
     def _operation(self, reduction: ReductionName) -> Any:
         return getattr(self._dist.ReduceOp, TORCH_REDUCTIONS[reduction])
 
-    def tensors(self, view: View) -> Rotating:
-        """One tensor per copy of the pool; the same object for the same view."""
-        if view not in self._tensors:
-            self._tensors[view] = view_tensors(self._buffers[view.buffer], view)
-        return self._tensors[view]
+    def tensors(self, view: View, numbers: bool = False) -> Rotating:
+        """One tensor per copy of the pool; the same object for the same view. See view_tensors."""
+        key = (view, numbers)
+        if key not in self._tensors:
+            self._tensors[key] = view_tensors(self._buffers[view.buffer], view, numbers)
+        return self._tensors[key]
+
+    def numbers(self, view: View) -> Rotating:
+        """What is reduced."""
+        return self.tensors(view, numbers=True)
 
     def _blocks(self, view: View, root: int) -> Rotating | None:
         """On the root a list with a tensor per rank, which are parts of the view; None on the other

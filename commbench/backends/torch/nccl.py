@@ -31,7 +31,8 @@ from commbench.core.program import (
 )
 from commbench.core.protocols import Buffer, Control, Runner
 from commbench.core.variables import Case, Device, Ipc, Mode, Registration
-from commbench.engines.lowered import NO_CALL, Call, GroupLowering, Rotating
+from commbench.engines.lowered import NO_CALL, Call, GroupLowering, Rotating, reduced_float8
+from commbench.hardware.machine_facts import older_torch
 from commbench.hardware.torch_install import place_of, torch_folder
 from commbench.runtime.exit_protocol import FOLDER
 
@@ -54,6 +55,26 @@ NON_BLOCKING_MODE = "TORCH_NCCL_USE_COMM_NONBLOCKING"
 EAGER_WARNING = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"
 
 
+# of torch: before, it moves float8 as bytes and refuses to reduce it (pytorch/pytorch#152706)
+FLOAT8_SINCE = (2, 8)
+FLOAT8_NCCL_SINCE = 22400
+FLOAT8_CAPABILITY = (9, 0)
+
+
+def float8_refusal(program: Program) -> str | None:
+    """Why this torch or NCCL can't reduce float8; None if it can, or need not."""
+    kind = reduced_float8(program)
+    if kind is None:
+        return None
+    torch = older_torch(FLOAT8_SINCE)
+    if torch is not None:
+        return f"a reduction of {kind} needs torch 2.8 or newer; this is {torch}"
+    loaded = LoadedNccl.find()
+    if loaded is not None and loaded.number < FLOAT8_NCCL_SINCE:
+        return f"a reduction of {kind} needs NCCL 2.24 or newer; this is {loaded.version}"
+    return None
+
+
 @dataclass(frozen=True)
 class Nccl(NcclBackend):
     """See Backend."""
@@ -62,6 +83,7 @@ class Nccl(NcclBackend):
     has_profiler = True
     unsupported_forms = TORCH_UNSUPPORTED
     axes = ("registration",)
+    starts_copies = True
     library: str = "auto"
 
     def missing(self, device: Device = "cuda") -> str | None:
@@ -69,7 +91,7 @@ class Nccl(NcclBackend):
 
     def supports(self, case: Case, size: int, program: Program) -> str | None:
         reason = super().supports(case, size, program) or graph_refusal(case)
-        return reason or registration_refusal(case, program)
+        return reason or registration_refusal(case, program) or float8_refusal(program)
 
     def environment(self, cuda_ipc: Ipc, interface: str | None) -> dict[str, str]:
         # 0: torch's watchdog does not end this process when another rank is lost; commbench does,
@@ -143,6 +165,13 @@ class NcclCommunicator(CudaCommunicator):
         self._log.kernels += kernel_names(recorded.events())
 
     def runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
+        kind = reduced_float8(program)
+        if kind is not None and self.gpu.capability < FLOAT8_CAPABILITY:
+            capability = "{}.{}".format(*self.gpu.capability)
+            raise Unsupported(
+                f"NCCL reduces {kind} on GPUs of compute capability 9.0 or newer; this"
+                f" {self.gpu.name} has {capability}"
+            )
         if self._memory is not None:
             self._memory.register()
         return super().runner(program, buffers, mode)
@@ -151,7 +180,7 @@ class NcclCommunicator(CudaCommunicator):
         return self._new_group(tuple(self.ranks[rank] for rank in ranks))
 
     def _lowering(self, buffers: Mapping[str, Buffer]) -> GroupLowering[Call]:
-        return NcclLowering(self.group, buffers, self.barrier_tensor, self.gpu.place)
+        return NcclLowering(self.group, buffers, self.barrier_tensor, self.gpu)
 
     def facts(self) -> dict[str, Any]:
         import torch
@@ -190,18 +219,22 @@ class NcclLowering:
     """
 
     def __init__(
-        self, group: Any, buffers: Mapping[str, Buffer], barrier_tensor: Any, place: Any = None
+        self,
+        group: Any,
+        buffers: Mapping[str, Buffer],
+        barrier_tensor: Any,
+        gpu: CudaDevice | None = None,
     ) -> None:
         import torch.distributed as dist
 
         self._dist = dist
         self._group = group
         self._barrier_tensor = barrier_tensor
-        self._torch = TorchLowering(group, buffers, place)
+        self._torch = TorchLowering(group, buffers, gpu)
         self._posted: list[Message] = []  # since the last wait
         self._is_inner = False
         self._requests: set[int] = set()  # of those that are started
-        self._collectives: set[int] = set()  # started and not waited for
+        self._collectives: set[int] = set()  # started and not waited for, copies as well
 
     def within(self, communicator: NcclCommunicator) -> NcclLowering:
         """What is started there is waited for here, but for messages: a batch is of one group."""

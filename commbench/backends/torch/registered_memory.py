@@ -6,7 +6,6 @@ A pool that has grown since it was registered is not registered again by torch 2
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from commbench.backends.nccl_library import LoadedNccl
 from commbench.core.program import AllGather, AllReduce, Program, ReduceScatter
 from commbench.core.variables import Case, Registration
-from commbench.hardware.machine_facts import installed_version
+from commbench.hardware.machine_facts import older_torch
 
 TORCH_SINCE = (2, 9)  # register_mem_pool(pool, symm=...)
 WINDOWS_SINCE = 22700  # ncclCommWindowRegister
@@ -38,9 +37,8 @@ def registration_refusal(case: Case, program: Program) -> str | None:
 
 
 def _too_old(asked: Registration) -> str | None:
-    installed = installed_version(("torch",)) or ""
-    version = re.match(r"(\d+)\.(\d+)", installed)
-    if version is not None and (int(version[1]), int(version[2])) < TORCH_SINCE:
+    installed = older_torch(TORCH_SINCE)
+    if installed is not None:
         return f"registration={asked} needs torch 2.9 or newer; this is {installed}"
     loaded = LoadedNccl.find() if asked == "symmetric" else None
     if loaded is not None and loaded.number < WINDOWS_SINCE:

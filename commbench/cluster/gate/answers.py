@@ -95,7 +95,7 @@ def unmeasured_text(row: Row) -> str:
 
 def loss_text(ratio: float) -> str:
     """`3.2 %`, and from MOST_PERCENT on a factor."""
-    loss = 100 * (ratio - 1)
+    loss = round(100 * (ratio - 1), 1) + 0.0  # no -0.0
     return f"{loss:.1f} %" if loss < MOST_PERCENT else f"{format_factor(ratio)} the time"
 
 

@@ -33,6 +33,7 @@ from commbench.measure.visit_setup import VisitSetup
 
 SALT = 0  # of all compared results, so that those of other runs can be compared
 MOST_BYTES = 8 * 2**20  # of each rank's result that are read
+SMALL_BYTES = 2**20  # messages whose buffers a rank has several times
 
 Reduction = AllReduce | Reduce | ReduceScatter
 Results = dict[int, NDArray[Any]]  # the words of each rank of this process that has a result
@@ -40,7 +41,7 @@ Results = dict[int, NDArray[Any]]  # the words of each rank of this process that
 
 @dataclass(frozen=True, eq=False)
 class Calls:
-    """`call` runs one repetition on all ranks."""
+    """`call` runs repetitions on all ranks."""
 
     setup: VisitSetup
     call: Call
@@ -50,8 +51,11 @@ class Calls:
         return f"the comparison of results of {self.setup.planned.case}"
 
     def again(self, calls: int) -> list[Results]:
-        """The case itself, as often with the same input."""
-        return self._results(self.setup.planned.case, [0] * calls)
+        """The case itself, as often with the same input: of small messages in one block of
+        repetitions, each in a copy of the buffers."""
+        case = self.setup.planned.case
+        copies = calls if case.message_bytes <= SMALL_BYTES else 1
+        return self._results(case, [0] * (calls // copies), copies)
 
     def in_other_place(self) -> list[Results]:
         """Out of place if the case is in place, or the other way round."""
@@ -96,17 +100,23 @@ class Calls:
         mode = setup.planned.case.mode
         return replace(mode, connected=True, groups=setup.groups, visit=setup.visit)
 
-    def _results(self, case: Case, begins: Sequence[int]) -> list[Results]:
+    def _results(self, case: Case, begins: Sequence[int], copies: int = 1) -> list[Results]:
         planned = replace(self.setup.planned, case=case)
         programs = {rank: planned.program(rank) for rank in self.setup.communicator.hosted}
-        return self._called(case, programs, self._mode, begins)
+        return self._called(case, programs, self._mode, begins, copies)
 
     def _called(
-        self, case: Case, programs: Mapping[int, Program], mode: Mode, begins: Sequence[int]
+        self,
+        case: Case,
+        programs: Mapping[int, Program],
+        mode: Mode,
+        begins: Sequence[int],
+        copies: int = 1,
     ) -> list[Results]:
         """A result for each call; none where the library, or the memory, does not allow the case.
-        `begins`: the element of each block of the planned case that is the call's first."""
-        planned = replace(self.setup.planned, case=case, pool=1)
+        `begins`: the element of each block of the planned case with which the calls in all copies
+        begin."""
+        planned = replace(self.setup.planned, case=case, pool=copies)
         if self.setup.settings.backend.supports(case, planned.size, planned.program(0)) is not None:
             return []
         buffers = CheckedBuffers(planned, self.setup.communicator, SALT)
@@ -117,8 +127,8 @@ class Calls:
             results = []
             for begin in begins:
                 self._fill(buffers, slice(begin, begin + case.elements))
-                self.call(runner)
-                results.append(_read(buffers, programs))
+                self.call(runner, copies)
+                results += [_read(buffers, programs, copy) for copy in range(copies)]
             return results
         finally:
             buffers.clear()
@@ -159,7 +169,7 @@ class Calls:
         return concatenated([pattern.part(begin, part.stop - part.start) for begin in begins])
 
 
-def _read(checked: CheckedBuffers, programs: Mapping[int, Program]) -> Results:
+def _read(checked: CheckedBuffers, programs: Mapping[int, Program], copy: int) -> Results:
     """Of the ranks that have a result: the first MOST_BYTES of what the operation wrote."""
     results = {}
     for rank, program in programs.items():
@@ -168,5 +178,6 @@ def _read(checked: CheckedBuffers, programs: Mapping[int, Program]) -> Results:
         view = cast(Reduction, operation_of(program.steps[0])).recv
         buffer = checked.buffers[rank][view.buffer]
         most = MOST_BYTES // dtype(buffer.spec.dtype).itemsize
-        results[rank] = buffer.read(replace(view, count=min(view.count_in(buffer.spec), most)))
+        part = replace(view, count=min(view.count_in(buffer.spec), most))
+        results[rank] = buffer.read(part, copy)
     return results

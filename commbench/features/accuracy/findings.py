@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from commbench.core.case import Planned
 from commbench.core.payload import dtype
-from commbench.core.program import AllReduce
+from commbench.core.program import PERIOD, AllReduce
 from commbench.measure.features import Call, Findings
 from commbench.measure.visit_setup import VisitSetup
 
@@ -139,10 +139,9 @@ def _errors(planned: Planned, rank: int, words: NDArray[Any]) -> NDArray[np.floa
     (shift,) = (each.shift for each in pattern.segments if each.tolerance is not None)
     sums, _ = sums_and_bound(kind.name, planned.size, SALT)
     unit = unit_in_last_place(sums.high, kind.name, LEAST)
-    high, low, unit = (
-        np.resize(np.roll(each, -shift), words.size) for each in (sums.high, sums.low, unit)
-    )
-    return errors_ulp(kind.decode(words), high, low, unit)
+    of_period = [np.roll(each, -shift) for each in (sums.high, sums.low, unit)]
+    periods = np.resize(kind.decode(words), (-(-words.size // PERIOD), PERIOD))
+    return errors_ulp(periods, *of_period).ravel()[: words.size]
 
 
 # ---------------------------------------------------------------- of all processes, on rank 0

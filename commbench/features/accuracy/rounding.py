@@ -81,7 +81,7 @@ def type_refusal(kind: str) -> str | None:
     if kind in SIGNIFICAND_BITS:
         return None
     allowed = ", ".join(SIGNIFICAND_BITS)
-    return f"payload=rounding needs a type that rounds, {kind} does not; use dtype={allowed}"
+    return f"payload=rounding has no values of {kind}; use dtype={allowed}"
 
 
 def reduction_refusal(reduction: str) -> str | None:

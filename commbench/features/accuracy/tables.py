@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from commbench.analysis.case_names import telling, unusual
+from commbench.analysis.case_names import telling, unusual_texts
 from commbench.core.terminal import TableColumn
-from commbench.core.texts import setting_texts, span_text
+from commbench.core.texts import span_text
 from commbench.core.units import NO_NUMBER, format_number, word_list
 from commbench.core.variables import NAMES
 from commbench.report.derived_tables import DerivedTable
@@ -90,7 +90,7 @@ def _sums(rows: Sequence[Row]) -> Sums:
 def _cells(sums: Sums, names: Sequence[str]) -> tuple[str, ...]:
     """By HEADS."""
     row = sums.row
-    more = setting_texts(row, unusual(row, names))
+    more = unusual_texts(row, names)
     return (
         ", ".join((case_text(row), *more)),
         row.backend,

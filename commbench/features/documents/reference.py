@@ -24,7 +24,6 @@ from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.layout import ACROSS_NODES, SAME_NODE, SELF, Pair, link_of
 from commbench.core.terminal import one_line
 from commbench.core.units import RATES, format_number, format_seconds, parse_bytes, parse_pairs
-from commbench.report.streams import fresh_over_reused
 from commbench.results.row import KINDS, Row
 
 FOLDER = "data"
@@ -299,6 +298,12 @@ def library_version(row: Row, name: str) -> str | None:
         rf"\b{re.escape(name)}\W{{0,3}}v?({VERSION})", row.library or "", re.IGNORECASE
     )
     return found[1] if found else None
+
+
+def fresh_over_reused(row: Row) -> float | None:
+    """Of a stream, the rate of its first second over that at its end."""
+    first = row.first_second_gb_per_s
+    return first / row.end_gb_per_s if first is not None and row.end_gb_per_s else None
 
 
 DERIVED_FACTS: Mapping[str, Callable[[Row], Any]] = {

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from commbench.analysis.cold_start import FULL_SPEED
 from commbench.core.texts import size_text, span_text
 from commbench.core.units import format_factor, format_number, format_seconds, plural
 from commbench.report.plots import KnownCurve
@@ -100,11 +99,10 @@ def _curve_table(values: Sequence[Compared]) -> Table:
 
 
 def _cells(each: Compared, write: Callable[[float], str]) -> tuple[str, str, str]:
-    """Ours with its width, or the range of several alike cases; the published value; and the
-    factor, or of a bound whether ours is within."""
+    """Ours with its width, or the range of several alike cases with the mark of the least certain;
+    the published value; and the factor, or of a bound whether ours is within."""
     ours = each.ours
-    # a quantity without intervals, or the middle of several cases, has no mark
-    mark = ours.certainty if ours.of else ""
+    mark = each.least_certain.certainty if each.least_certain else ""
     width = ours.width_text() if ours.of else ""
     texts = [f"{mark}{write(ours.value)}", width, _several(each)]
     known = each.point.text(write)
@@ -138,10 +136,11 @@ def _origins(document: Document, hardware: Sequence[str]) -> Iterator[str]:
 
 
 def _meanings(document: Document) -> Iterator[str]:
-    shown = [each.ours for each in document.compared if each.ours.of]
-    if notes := [*filter(None, (interval_note(shown), marks_note(shown)))]:
+    wide = interval_note([each.ours for each in document.compared if each.ours.of])
+    marks = marks_note(filter(None, (each.least_certain for each in document.compared)))
+    if notes := [*filter(None, (wide, marks))]:
         yield f"{'; '.join(notes)}."
-    if any(each.reference.column == FULL_SPEED for each in document.compared):
+    if any(each.reference.column == "full_speed_s" for each in document.compared):
         yield "Time to full speed: to the end of its first interval, as tcpbench prints it."
 
 

@@ -13,20 +13,21 @@ from dataclasses import dataclass
 from operator import truediv
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from commbench.analysis.case_names import telling
-from commbench.analysis.cold_start import CASE_KEY, stored_intervals, until_full_speed
+from commbench.analysis.cold_start import CASE_KEY
 from commbench.analysis.fit import key
 from commbench.analysis.symmetric_pairs import SYMMETRIC
+from commbench.core.annexes import FEATURES, annex
 from commbench.core.texts import name_of
 from commbench.report.plots import OVER_TIME
 from commbench.results.columns import grouped
 from commbench.results.intervals import interval_of
 from commbench.results.row import Measured, Row
-from commbench.stats.interval import Interval, of_formula
+from commbench.stats.interval import Certainty, Interval, of_formula
 from commbench.stats.verdict import compare_launches
 
 from .reference import UNITS, Point, Reference, fact, is_in_bits, of_experiment
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 GIVEN = ("world_size", "message_bytes")  # what a program was given: no result to compare
+STREAMS = f"{FEATURES}.streams"  # reads what is stored of soaks
 EXPERIMENT = "experiment="  # among the overrides in run.json
+MARKS: tuple[Certainty, ...] = get_args(Certainty)  # the least certain last
 REPEATED = ("pair", "window")  # alike cases differ in these; a window may shrink with the size
 RATIO_SHARED = ("benchmark", "backend", "layout", "device", "dtype", "message_bytes")
 # columns whose interval is that of the time
@@ -82,6 +85,13 @@ class Compared:
     @property
     def ours(self) -> Interval:
         return STATISTICS[self.reference.statistic or "median"](self.values)
+
+    @property
+    def least_certain(self) -> Interval | None:
+        """What says how certain ours is: itself, or of the cases in whose middle it is the least
+        certain one; None of a quantity without intervals."""
+        known = [each for each in ((self.ours,) if self.ours.of else self.values) if each.of]
+        return max(known, key=lambda each: MARKS.index(each.certainty), default=None)
 
     @property
     def asymmetric(self) -> int:
@@ -158,9 +168,13 @@ def _document(
     folders: Sequence[Path],
     records: Sequence[Mapping[str, Any]],
 ) -> Document:
-    rows = until_full_speed(cases, records)
-    is_timed = any(each.column == OVER_TIME for each in values)
-    intervals = stored_intervals(cases, folders) if is_timed else None
+    rows = [row for row in cases if row.timing != "soak"]
+    intervals = None
+    streams = annex(f"{STREAMS}.stored")
+    if streams is not None:
+        rows = streams.until_full_speed(cases, records)
+        is_timed = any(each.column == OVER_TIME for each in values)
+        intervals = streams.stored_intervals(cases, folders) if is_timed else None
     compared: list[Compared] = []
     by_run = sorted(rows, key=lambda row: row.run_id)
     own = [*dict.fromkeys(str(row.label) for row in by_run if row.label)]
@@ -175,6 +189,8 @@ def _document(
             compared += _direct(each, fitting)
     met = {id(each.reference) for each in compared}
     missing = dict.fromkeys(each.title_of_table for each in values if id(each) not in met)
+    if len(rows) < len(cases):
+        missing[f"those of soaks, which need {STREAMS}"] = None
     return Document(name, tuple(compared), tuple(missing), _bytes_unit(values))
 
 

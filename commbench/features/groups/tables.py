@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from operator import truediv
 
 from commbench.core.errors import ConfigError
-from commbench.core.group_operations import GroupOperations, parse_group_operations
 from commbench.core.texts import microseconds_text
 from commbench.core.units import format_bytes, format_number
 from commbench.report.derived_tables import DerivedTable
@@ -17,6 +16,8 @@ from commbench.results.columns import grouped, of_same_run
 from commbench.results.intervals import known_interval
 from commbench.results.row import Row
 from commbench.stats.interval import Interval, of_formula
+
+from .operations import GroupOperations, parse_group_operations
 
 COLUMNS = ()
 GAIN_HEADS = (

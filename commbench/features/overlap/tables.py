@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import truediv
 
-from commbench.analysis.case_names import telling, unusual
-from commbench.core.texts import setting_texts
+from commbench.analysis.case_names import telling, unusual_texts
 from commbench.core.units import format_number
 from commbench.report.derived_tables import DerivedTable
 from commbench.report.table import Table
@@ -62,7 +61,7 @@ def overlap_cells(results: Sequence[OverlapResult]) -> list[tuple[str, ...]]:
 
 def _overlap_row(result: OverlapResult, names: Sequence[str]) -> tuple[str, ...]:
     row = result.row
-    more = setting_texts(row, unusual(row, names))
+    more = unusual_texts(row, names)
     slowdown = result.compute_slowdown
     at_most = "" if result.is_end_seen else "<= "
     return (

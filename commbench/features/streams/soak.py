@@ -29,10 +29,10 @@ from commbench.measure.samples import NS_PER_S, RUNNING, Counts, Samples
 from commbench.measure.strategies import NextBlock, TimingStrategy
 from commbench.measure.time_limits import samples_per_stamp
 from commbench.measure.visit_setup import VisitSetup
-from commbench.stats.ramp import Ramp, ramp_of
 from commbench.stats.series import Series
 
 from .intervals import StartIntervals, StreamIntervals
+from .ramp import Ramp, ramp_of
 from .sender import sender_reader
 
 SOAK_BLOCK_S = 1.0  # the longest time without a decision

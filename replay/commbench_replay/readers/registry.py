@@ -39,7 +39,7 @@ def read_traces(paths: Sequence[str]) -> tuple[list[RankTrace], dict[str, str]]:
     traces: list[RankTrace] = []
     for file, (first, *others) in contents:
         notes = {**first.notes, **_notes_of(file)}
-        traces += [replace(first, notes=notes, is_cut=file.ended_early), *others]
+        traces += [replace(first, notes=notes, is_part=first.is_part or file.ended_early), *others]
     stray = [trace for trace in traces if _is_stray(trace, traces)]
     if len(stray) == len(traces):
         named = ", ".join(trace.source for trace in stray[:3])

@@ -32,7 +32,13 @@ from commbench_replay.operations import (
 
 from .profile_events import OPERATOR, PARAM_RECORD, ProfileEvent, ProfileEvents, Step, outermost
 from .profiled_call import NO_GROUP, NO_RANKS, UNKNOWN_GROUP, ProfiledCall, moved
-from .profiled_work import KERNEL_LIBRARY, WorkQueues, calls_and_work, kernel_spans
+from .profiled_work import (
+    KERNEL_LIBRARY,
+    UNLINKED_KERNELS,
+    WorkQueues,
+    calls_and_work,
+    kernel_spans,
+)
 from .protocol import listed, rank_of, recorded_group
 
 # other events are skipped as text
@@ -116,6 +122,7 @@ class TorchProfiler:
                 numbered(others, rank),
                 _foreign_counts(events),
                 notes,
+                is_part=bool({UNLINKED_KERNELS, UNLINKED_WORK} & notes.keys()),
                 computing=computing,
                 window_ns=_steps_window(steps, base_ns),
             )

@@ -11,6 +11,7 @@ from trace_writers import Call, write_kineto
 
 from commbench.core.errors import Unreadable
 from commbench_replay.analysis import exposure
+from commbench_replay.analysis_text import job_text
 from commbench_replay.json_stream import NOT_UTF8
 from commbench_replay.operations import RankTrace
 from commbench_replay.readers.profiled_work import UNLINKED_KERNELS
@@ -217,5 +218,6 @@ def test_kernels_of_a_graph_belong_to_no_call_and_are_said(tmp_path: Path) -> No
     ]
     (tmp_path / "rank0.json").write_text(json.dumps(document))
     found = job(tmp_path)
-    assert found.notes == {UNLINKED_KERNELS: 3}
+    assert found.notes == {UNLINKED_KERNELS: 3} and found.is_least
+    assert "saves is not known: times are of a part" in job_text(found, {}).replace("\n    ", " ")
     assert [call.duration_ns for call in found.calls[0]] == [500_000] * 2

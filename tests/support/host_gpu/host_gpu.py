@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 from host_pools import HostPool, HostPools, use_host_pool
@@ -19,20 +20,38 @@ from commbench.backends.torch.gloo import Gloo
 from commbench.backends.torch.nccl import Nccl, NcclCommunicator, NcclLowering
 from commbench.backends.torch.registered_memory import RegisteredMemory
 from commbench.core.case import World
+from commbench.core.program import Step
 from commbench.core.protocols import Buffer, Control
 from commbench.core.variables import Device
 from commbench.engines.device import HOST_BOUND
-from commbench.engines.lowered import now_ns
+from commbench.engines.lowered import Call, Rotating, now_ns
 
 
 class HostEvent:
     ns = 0
 
 
+class HostStream:
+    """See SideStream of backends/torch/cuda.py: work is done when it is waited for."""
+
+    def __init__(self) -> None:
+        self._work: list[Callable[[], None]] = []
+
+    def start(self, enqueue: Callable[..., None], *args: Any) -> HostStream:
+        self._work.append(partial(enqueue, *args))
+        return self
+
+    def wait(self) -> None:
+        for work in self._work:
+            work()
+        self._work.clear()
+
+
 class HostGpu:
     """See engines.device.GpuStream: nothing is put off, so there is nothing to wait for."""
 
     name = "host"
+    capability = (9, 0)
 
     def __init__(self) -> None:
         import torch
@@ -61,13 +80,8 @@ class HostGpu:
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
         return enqueue
 
-    def side_stream(self) -> None: ...
-
-    def on_side_stream(self, stream: None, enqueue: Callable[..., None], *args: Any) -> None:
-        enqueue(*args)
-
-    def join(self, streams: list[None]) -> None:
-        assert len(streams) == 2
+    def side_stream(self) -> HostStream:
+        return HostStream()
 
     def readings(self) -> dict[str, float]:
         return {"gpu.locked_buffers": float(len(self.locked)), HOST_BOUND: float(self.host_bound)}
@@ -112,7 +126,23 @@ class HostCopy(CudaCopy):
         return CopyCommunicator(self.name, *start_group("gloo", world, control), gpu)
 
 
+def in_float32(function: Callable[..., Any], *args: Any) -> None:
+    """gloo can't reduce float8; the sums of its payload are exact in both types."""
+    import torch
+
+    wide = [arg.float() if isinstance(arg, torch.Tensor) else arg for arg in args]
+    function(*wide)
+    args[0].copy_(wide[0])
+
+
 class HostNcclLowering(NcclLowering):
+    def call(self, step: Step) -> Call:
+        call = super().call(step)
+        rotating = (arg for arg in call.args if isinstance(arg, Rotating))
+        if any("float8" in str(getattr(each.values[0], "dtype", "")) for each in rotating):
+            return replace(call, function=partial(in_float32, call.function))
+        return call
+
     def _exchange(self, operations: list[Any]) -> None:
         """gloo refuses messages to oneself; NCCL copies them where both ends are in one batch, in
         their order."""
@@ -140,7 +170,7 @@ class HostNcclCommunicator(NcclCommunicator):
         return self._memory.allocating()
 
     def _lowering(self, buffers: Mapping[str, Buffer]) -> Any:
-        return HostNcclLowering(self.group, buffers, self.barrier_tensor, self.gpu.place)
+        return HostNcclLowering(self.group, buffers, self.barrier_tensor, self.gpu)
 
     def facts(self) -> dict[str, Any]:
         return {**CudaCommunicator.facts(self), "log_file": os.environ.get("NCCL_DEBUG_FILE")}

@@ -137,6 +137,7 @@ class QueuedCommunicator:
         self._device = device
         self.size = inner.size
         self.hosted = inner.hosted
+        self.deliver = inner.deliver
         self.counters = inner.counters
         self.facts = inner.facts
         self.settings = inner.settings

@@ -1,4 +1,4 @@
-"""First calls and ramps, soaks over time, and the cost of launching a call."""
+"""First calls and ramps, and the cost of launching a call."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from generated_results import row, run_of
+from generated_results import row
 from sample_cases import case_row
 
 import commbench
 from commbench.analysis.cold_start import (
-    SOAK_INTERVAL,
     launch_overheads,
     overhead_cells,
-    soak_intervals,
 )
 from commbench.results.columns import CASES, SCHEMA_VERSION
 from commbench.results.parquet import Parquet
@@ -213,32 +211,6 @@ def test_a_real_world_has_a_first_call_and_two_launches(world: Callable[..., Any
     assert len(reached), "no first call was slower than the steady ones"
 
 
-def test_the_time_line_of_a_world_without_noise_is_flat(tmp_path: Path) -> None:
-    folder = commbench.run(
-        "backend=simulated",
-        "benchmark=[p2p_bandwidth]",
-        "sizes=[1MiB]",
-        "timing=soak",
-        "timing.duration_s=0.05",
-        "timing.interval_s=0.01",
-        "writer=[parquet]",
-        f"output={tmp_path}",
-    )
-    intervals = soak_intervals(folder)
-    assert tuple(intervals.columns) == SOAK_INTERVAL
-    assert (
-        intervals.at_s.iloc[0] == 0
-        and intervals.at_s.is_monotonic_increasing
-        and len(intervals) >= 2
-    )
-    (case,) = commbench.load(folder).to_dict("records")
-    assert intervals.rate_gb_per_s.to_numpy() == pytest.approx(case["algbw_gb_per_s"], rel=0.02)
-
-
-def test_other_runs_have_no_line(tmp_path: Path) -> None:
-    assert len(soak_intervals(run_of(tmp_path, 0))) == 0
-
-
 WAY = ("nccl", "python", 20e-6, 100e9)
 
 
@@ -290,6 +262,14 @@ def test_libraries_and_labels_are_named_where_they_differ() -> None:
     rows = [case(mode, median_s, **more) for mode, median_s in modes.items() for more in whose]
     cells = overhead_cells(launch_overheads(rows))
     assert [row[1] for row in cells] == ["nccl 1x8 float32 NCCL 2.20", "nccl 1x8 float32 NCCL 2.27"]
+
+
+def test_settings_are_named_where_they_differ_and_are_not_the_usual_ones() -> None:
+    modes = {"host_sync": 2e-6, "graph": 1e-6}
+    settings = ({"registration": "symmetric"}, {"registration": "none"})
+    rows = [case(mode, median_s, **more) for mode, median_s in modes.items() for more in settings]
+    named = [row[1] for row in overhead_cells(launch_overheads(rows))]
+    assert named == ["nccl 1x8 float32 registration symmetric", "nccl 1x8 float32"]
 
 
 def test_pairs_are_told_apart_and_null_variables_are_alike() -> None:

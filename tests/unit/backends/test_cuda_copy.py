@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from host_gpu import HostGpu
+from host_gpu import HostGpu, HostStream
 from places import HOST_GPU
 from refusals import refusal
 from sample_cases import GPU_CASE
@@ -76,6 +76,21 @@ def test_cases_that_a_copy_cannot_measure_are_skipped_with_a_reason(
     assert isinstance(CudaCopy(), Backend)
 
 
+class NamedStream(HostStream):
+    def __init__(self, words: list[str], number: int) -> None:
+        super().__init__()
+        self._words = words
+        self._number = number
+
+    def start(self, enqueue: Callable[..., None], *args: Any) -> HostStream:
+        self._words.append(f"copy on {self._number}")
+        return super().start(enqueue, *args)
+
+    def wait(self) -> None:
+        self._words.append(f"wait for {self._number}")
+        super().wait()
+
+
 class Streams(HostGpu):
     """Which stream each copy is on, in order."""
 
@@ -84,17 +99,9 @@ class Streams(HostGpu):
         self.words: list[str] = []
         self.streams = 0
 
-    def side_stream(self) -> Any:
+    def side_stream(self) -> HostStream:
         self.streams += 1
-        return f"side {self.streams}"
-
-    def on_side_stream(self, stream: Any, enqueue: Callable[..., None], *args: Any) -> Any:
-        self.words.append(f"copy on {stream}")
-        enqueue(*args)
-        return stream
-
-    def join(self, streams: list[Any]) -> None:
-        self.words.append(f"join {', '.join(streams)}")
+        return NamedStream(self.words, self.streams)
 
 
 def test_posted_copies_are_on_streams_of_their_own_which_are_waited_for() -> None:
@@ -119,8 +126,7 @@ def test_posted_copies_are_on_streams_of_their_own_which_are_waited_for() -> Non
     calls = Lowered.of(Program(tuple(specs), steps).repeated(2), "barrier", lowering.call)
     HostSync(gpu, calls, 1)(1)
     assert (
-        gpu.words == 2 * ["copy on side 1", "copy on side 2", "join side 1, side 2"]
-        and gpu.streams == 2
+        gpu.words == 2 * ["copy on 1", "copy on 2", "wait for 1", "wait for 2"] and gpu.streams == 2
     )
     assert (
         buffers["b"].count_wrong(message(1, 0, 5))

@@ -241,7 +241,8 @@ def test_the_real_cupy_has_all_that_is_called(tmp_path: Path) -> None:
         "reduceScatter": 6,
     }
     assert set(used) == {*MESSAGES, *COLLECTIVES}
-    constants = [f"NCCL_{name.upper()}" for name in (*DTYPES, "sum", "prod", "min", "max", "avg")]
+    types = [name for name, kind in DTYPES.items() if not kind.is_float8]
+    constants = [f"NCCL_{name.upper()}" for name in (*types, "sum", "prod", "min", "max", "avg")]
     head = f"NAMES = {list(used)!r}\nCONSTANTS = {constants!r}\n"
     done = subprocess.run(
         [sys.executable, "-c", head + ARGUMENTS], capture_output=True, text=True, timeout=120

@@ -50,6 +50,7 @@ from commbench.core.program import (
 from commbench.core.protocols import Backend
 from commbench.core.variables import Case
 from commbench.engines.lowered import Lowered
+from commbench.hardware import machine_facts
 from commbench.hardware.torch_install import place_of
 from commbench.runtime.exit_protocol import FOLDER
 
@@ -181,6 +182,66 @@ def test_cases_that_nccl_cannot_measure_are_skipped_with_a_reason(
 @pytest.mark.parametrize("reduction", ["sum", "prod", "min", "max"])
 def test_every_type_can_be_reduced(dtype: str, reduction: str) -> None:
     assert refusal(Nccl(), case(reduction=reduction, dtype=dtype), 2) is None
+
+
+FLOAT8 = case(reduction="sum", dtype="float8_e5m2")
+
+
+@pytest.mark.parametrize(
+    ("torch", "nccl", "asked_for", "reason"),
+    [
+        ("2.7.1+cu126", None, FLOAT8, "needs torch 2.8 or newer; this is 2.7.1+cu126"),
+        ("2.8.0", 22304, FLOAT8, "needs NCCL 2.24 or newer; this is 2.23.4"),
+        ("2.8.0", 22400, FLOAT8, None),
+        ("2.14.0", None, FLOAT8, None),
+        ("2.7.1", 22304, case(benchmark="all_gather", reduction=None, dtype="float8_e5m2"), None),
+        ("2.7.1", 22304, case(reduction="sum", dtype="bfloat16"), None),
+    ],
+)
+def test_float8_needs_a_torch_and_an_nccl_that_reduce_it(
+    monkeypatch: pytest.MonkeyPatch,
+    torch: str,
+    nccl: int | None,
+    asked_for: Case,
+    reason: str | None,
+) -> None:
+    """torch 2.7 moves it as bytes, in its wheel's NCCLUtils.hpp; 2.8 defines NCCL_SUPPORTS_FP8."""
+    monkeypatch.setattr(machine_facts, "installed_version", lambda names: torch)
+    loaded = None if nccl is None else LoadedNccl(nccl, "/lib/libnccl.so.2")
+    monkeypatch.setattr(LoadedNccl, "find", lambda: loaded)
+    answer = refusal(Nccl(), asked_for, 2)
+    assert answer is None if reason is None else reason in str(answer)
+    if reason is not None:
+        assert str(answer).startswith("a reduction of float8_e5m2 needs")
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (8, 9)])
+def test_a_gpu_that_can_not_reduce_float8_is_named_with_what_is_needed(
+    capability: tuple[int, int],
+) -> None:
+    communicator = NcclCommunicator.__new__(NcclCommunicator)
+    gpu: Any = SimpleNamespace(name="NVIDIA L4", capability=capability)
+    communicator.gpu = gpu
+    communicator._memory = None
+    needed = r"compute capability 9\.0 or newer; this NVIDIA L4 has 8\.\d$"
+    with pytest.raises(Unsupported, match=needed):
+        communicator.runner(program_of(FLOAT8, 2), {}, FLOAT8.mode)
+
+
+def test_float8_is_exact_in_a_world(world: Callable[..., Any], env: dict[str, str]) -> None:
+    """Bytes are moved by gloo, and what NCCL would add is added in float32."""
+    run = world(
+        "commbench", *PLUGIN, "backend=host_nccl", "layout=[1x2,1x3]", "sizes=[120kB]", *QUICK,
+        "dtype=[float8_e4m3fn,float8_e5m2]", "reduction=[sum,avg]", "in_place=[false,true]",
+        "benchmark=[all_reduce,reduce,reduce_scatter,all_gather,broadcast,all_to_all,p2p_latency]",
+        env=env,
+    )  # fmt: skip
+    measured = run.cases[run.cases.status == "ok"]
+    assert set(measured.benchmark) == set(run.cases.benchmark)
+    assert (measured.wrong_elements == 0).all() and measured.reduction.notna().sum() == 24
+    rounded = run.cases[(run.cases.reduction == "avg") & (run.cases.layout == "1x3")]
+    assert set(rounded.status) == {"skipped"}
+    assert rounded.reason.str.contains("too few bits to tell a wrong average of 3 ranks").all()
 
 
 def test_a_gpu_is_one_ranks_and_nothing_is_staged() -> None:

@@ -18,10 +18,10 @@ from sample_cases import GPU_CASE
 from shown_gpus import hgx, shown
 
 from commbench.backends.nccl_library import LoadedNccl
-from commbench.backends.torch import registered_memory
 from commbench.backends.torch.nccl import Nccl, kernel_names
 from commbench.backends.torch.registered_memory import RegisteredMemory
 from commbench.core.layout import Layout
+from commbench.hardware import machine_facts
 from commbench.measure.plan import plan
 from commbench.runtime.control import hosted_world
 
@@ -29,7 +29,7 @@ REDUCED = replace(GPU_CASE, registration="symmetric", reduction="sum", in_place=
 
 
 def refused(torch: str, nccl: int | None, monkeypatch: Any, **variables: Any) -> str | None:
-    monkeypatch.setattr(registered_memory, "installed_version", lambda names: torch)
+    monkeypatch.setattr(machine_facts, "installed_version", lambda names: torch)
     loaded = None if nccl is None else LoadedNccl(nccl, "/lib/libnccl.so.2")
     monkeypatch.setattr(LoadedNccl, "find", lambda: loaded)
     return refusal(Nccl(), replace(REDUCED, **variables), 2)

@@ -12,7 +12,7 @@ from processes import need
 from commbench.backends.tcp.backend import Tcp
 from commbench.core.errors import ConfigError
 from commbench.core.units import format_number
-from commbench.stats.ramp import ramp_of
+from commbench.features.streams.ramp import ramp_of
 from commbench.stats.series import SMALLEST_INTERVAL
 
 FIXED = (

@@ -19,6 +19,7 @@ from commbench.backends.torch import cuda
 from commbench.backends.torch.cuda import (
     CudaDevice,
     CudaMemory,
+    SideStream,
     gpu_ordinal,
     view_tensors,
 )
@@ -29,6 +30,7 @@ from commbench.core.errors import Unsupported
 from commbench.core.payload import DTYPES, dtype, message
 from commbench.core.program import BufferSpec, View
 from commbench.engines.device import HOST_BOUND
+from commbench.hardware import machine_facts
 
 CPU = torch.device("cpu")
 
@@ -53,7 +55,13 @@ def test_memory_keeps_what_was_uploaded() -> None:
 
 
 @pytest.mark.parametrize("kind", DTYPES)
-def test_a_slot_is_a_tensor_of_its_elements_in_the_buffers_own_memory(kind: str) -> None:
+@pytest.mark.parametrize("numbers", [True, False])
+def test_a_slot_is_a_tensor_of_its_elements_in_the_buffers_own_memory(
+    kind: str, numbers: bool
+) -> None:
+    """Of its bytes for float8, which is a number for reductions only."""
+    are_bytes = kind.startswith("float8") and not numbers
+    expected = torch.uint8 if are_bytes else getattr(torch, kind)
     spec = BufferSpec("data", 1000, kind, slots=3)
     host = HostBuffer(spec, 2)
     device = device_buffer(spec, 2)
@@ -61,13 +69,13 @@ def test_a_slot_is_a_tensor_of_its_elements_in_the_buffers_own_memory(kind: str)
     host.write(pattern)
     device.write(pattern)
     for slot in range(3):
-        tensors = (view_tensors(buffer, View("data", slot)).values for buffer in (host, device))
+        view = View("data", slot)
+        tensors = (view_tensors(buffer, view, numbers).values for buffer in (host, device))
         for copy, (tensor, other) in enumerate(zip(*tensors, strict=True)):
             assert (
-                tensor.dtype == other.dtype == getattr(torch, kind)
-                and tensor.numel() == other.numel() == 1000
+                tensor.dtype == other.dtype == expected and tensor.numel() == other.numel() == 1000
             )
-            assert torch.equal(tensor, other)
+            assert torch.equal(tensor.view(torch.uint8), other.view(torch.uint8))
             assert tensor.data_ptr() == host.address(
                 slot, copy
             ) and other.data_ptr() == device.address(slot, copy)
@@ -179,7 +187,7 @@ def test_events_are_torchs_and_recorded_in_the_stream_of_the_device() -> None:
 def test_a_torch_whose_graphs_have_more_in_them_is_refused_for_graphs_only(
     monkeypatch: pytest.MonkeyPatch, version: str | None, is_refused: bool
 ) -> None:
-    monkeypatch.setattr(cuda, "installed_version", lambda names: version)
+    monkeypatch.setattr(machine_facts, "installed_version", lambda names: version)
     cuda._too_old_for_graphs.cache_clear()
     try:
         captured = replace(GPU_CASE, timer="graph")
@@ -210,3 +218,29 @@ def test_a_failed_capture_says_that_no_other_follows_in_this_process() -> None:
         device.capture(lambda: None)
     with pytest.raises(Unsupported, match="after a capture that failed"):
         device.capture(lambda: None)
+
+
+def test_work_beside_a_stream_begins_after_its_work_and_is_waited_for() -> None:
+    words: list[str] = []
+
+    class Named:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def wait_stream(self, other: Named) -> None:
+            words.append(f"{self.name} waits for {other.name}")
+
+        def __enter__(self) -> None:
+            words.append(f"on {self.name}")
+
+        def __exit__(self, *error: object) -> None:
+            words.append(f"off {self.name}")
+
+    current = Named("current")
+    cuda = SimpleNamespace(current_stream=lambda: current, stream=lambda stream: stream)
+    side = SideStream(cuda, Named("side"))
+    assert side.start(words.append, "copy") is side
+    side.wait()
+    assert words == [
+        "side waits for current", "on side", "copy", "off side", "current waits for side"
+    ]  # fmt: skip

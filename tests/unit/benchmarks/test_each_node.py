@@ -81,7 +81,6 @@ def test_one_rank_on_each_node_is_skipped_with_a_reason() -> None:
     [
         (("benchmark=[p2p_latency]",), "p2p_latency is not one"),
         (("benchmark=[replay]",), "replay is not one"),
-        (("benchmark=[all_reduce]", "timing=soak"), "a soak does not keep"),
     ],
 )
 def test_what_has_no_part_for_each_rank_of_a_node_is_refused(

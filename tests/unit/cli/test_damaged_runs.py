@@ -86,6 +86,8 @@ def test_a_finished_run_without_its_cases_says_so(
         ("status", "fine", "has status 'fine', which no case has"),
         ("headline", "none", "has headline 'none', which no case has"),
         ("headline", "receiver", "has a case with the clock of a pair, and without a pair"),
+        ("warnings", [None], "has warnings with a null, which no case has"),
+        ("visit_medians_s", [None], "has visit_medians_s with a null, which no case has"),
         ("visit_launches", [], "has visit_medians_s and visit_launches of different lengths"),
         ("visit_medians_s", [1e-6] * 99, "has visit_medians_s and visit_launches of different"),
     ],
@@ -125,7 +127,8 @@ def test_a_column_of_another_type_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize(
-    ("column", "value"), [("ranks_per_node", None), ("world_size", None), ("p99_s", 0.0)]
+    ("column", "value"),
+    [("ranks_per_node", None), ("world_size", None), ("p99_s", 0.0), ("ci_high_s", 0.0)],
 )
 def test_a_value_that_is_not_needed_may_be_unknown(
     run: Path, capsys: pytest.CaptureFixture[str], column: str, value: object

@@ -115,6 +115,8 @@ def test_labels_are_compared_and_stand_side_by_side(
         ),
         ([["backend=gloo", "layout=1x2"], ["backend=mpi", "layout=1x4"]], ""),
         ([["backend=gloo"], None], ""),
+        ([["experiment=mlbench_p2p"], ["experiment=mvapich_cloud"]], ""),
+        ([["experiment=mlbench_p2p", "part=1"], ["experiment=mlbench_p2p", "part=2"]], ""),
     ],
 )
 def test_what_covers_launches_is_one_command_to_paste(
@@ -201,6 +203,20 @@ def test_a_table_is_printed_as_markdown(measured: Path, capsys: pytest.CaptureFi
     assert [row.split(" | ")[0] for row in rows] == ["| p2p_latency"] * 2 + ["| all_reduce"] * 2
     out, _ = output_of(capsys, str(measured), "--markdown", "--benchmark", "all_reduce")
     assert "\ntime in us\n\n| size | " in out and out.count("| 64 KiB | ") == 2
+
+
+def test_a_foreign_name_is_printable_in_all_forms(
+    measured: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Also one that matplotlib's font lacks: it is drawn without a warning."""
+    file = tmp_path / "cases.parquet"
+    cases = pq.read_table(next(measured.rglob("cases.parquet")))
+    pq.write_table(with_column(cases, "backend", "\x1b[31m\u7bc0"), file)
+    png = str(tmp_path / "figure.png")
+    for words in ((), ("--markdown", "--benchmark", "all_reduce"), ("--png", png)):
+        out, err = output_of(capsys, str(file), *words)
+        assert "\x1b" not in out and err == "", words
+        assert "\\x1b\\[31m\u7bc0" in out or "\\x1b[31m\u7bc0" in out, words
 
 
 def test_a_file_of_cases_is_a_source(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -176,14 +176,17 @@ def test_nothing_is_listed_where_all_is_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends", "advice"),
+    ("ratio", "advice"),
     [
-        ((0.96, 1.04), "to decide these: about 17 launches of each side, or --delta 5"),
-        ((0.5, 2.0), "to decide these: less noise, or --delta 100"),
+        ((1.0, 0.96, 1.04), "to decide these: about 17 launches of each side, or --delta 5"),
+        ((1.0, 0.5, 2.0), "to decide these: less noise, or --delta 100"),
+        ((0.985, 0.972, 0.998), "to decide these: about 32 launches of each side, or --delta 3"),
+        ((1.02, 1.011, 1.029), "to decide these: less noise, or --delta 3"),
+        ((1.05, 1.02, 1.07), "to decide these: about 5 launches of each side, or --delta 8"),
     ],
 )
-def test_what_would_decide_is_said(ends: tuple[float, float], advice: str) -> None:
-    row = {"verdict": "UNDECIDED", "ratio": (1.0, *ends)}
+def test_what_would_decide_is_said(ratio: tuple[float, float, float], advice: str) -> None:
+    row = {"verdict": "UNDECIDED", "ratio": ratio}
     assert advice in caption(compared(row), Rules())
     assert not any(line.startswith("to decide") for line in caption(compared({}), Rules()))
 

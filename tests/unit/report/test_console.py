@@ -16,8 +16,6 @@ from commbench.core.terminal import Terminal
 from commbench.report.console import Console
 from commbench.report.footnotes import DIVIDED
 from commbench.report.run_text import run_text
-from commbench.report.streams import RAMP
-from commbench.report.time_lines import time_line
 from commbench.results.row import Row
 from commbench.results.writer import Entry
 
@@ -274,6 +272,20 @@ def notes(text: list[str], name: str) -> str:
     is_more = [text[index].startswith("    ") and text[index].strip() != "time" for index in below]
     end = at + 1 + [*is_more, False].index(False)
     return " ".join(line.strip() for line in text[at:end])
+
+
+def test_the_first_line_names_what_has_not_run_on_a_gpu() -> None:
+    def first_line(*rows: Row) -> str:
+        return run_text(RUN, rows, Terminal(500)).splitlines()[0]
+
+    registered = row(device="cuda", registration="symmetric")
+    reduced = row(device="cuda", algorithm="one_shot", case_id="other")
+    said = first_line(row(device="cuda"), registered, reduced)
+    assert "not verified on a GPU yet: registration, algorithm" in said
+    assert "not verified on a GPU yet: dtype" in first_line(row(device="cuda", dtype="float8_e5m2"))
+    unmeasured = row(device="cuda", registration="local", status="skipped", median_s=None)
+    opened = row(until="open")
+    assert "GPU" not in first_line(row(device="cuda"), unmeasured, opened)
 
 
 def test_flags_stand_in_their_row_and_one_of_all_rows_above_the_table() -> None:
@@ -698,32 +710,3 @@ def test_the_first_pass_is_shown_on_a_terminal_if_the_rest_takes_long(
         last = drafts[0].splitlines()[-1]
         assert last == "pass 1 of 6; further passes over 2 cases follow"
         assert "p2p_latency" in drafts[0] and "not finished" not in drafts[0]
-
-
-def test_a_stream_is_at_full_speed_at_the_end_of_its_first_interval_there() -> None:
-    soak = row(benchmark="stream", pair="0-1", run_id="r", **dict.fromkeys(RAMP, 1.0))
-    run = RUN | {"run_id": "r", "config": {"timing": {"interval_s": 0.1}}}
-    (line,) = re.findall("^1x8 0-1 .*", run_text(run, [soak], Terminal(WIDTH)), re.MULTILINE)
-    assert line.split()[-3] == "1.1"
-
-
-@pytest.mark.parametrize(("streams", "every"), [(1, False), (2, False), (2, True)])
-def test_the_intervals_of_several_streams_are_shown_on_request(streams: int, every: bool) -> None:
-    soak: dict[str, Any] = {
-        "benchmark": "stream",
-        "message_bytes": 16384,
-        "timing": "soak",
-        "headline": "receiver",
-        "operations_per_sample": 1,
-        **dict.fromkeys(RAMP, 1.0),
-    }
-    rows = [row(case_id=str(number), pair=f"{number}-1", **soak) for number in range(streams)]
-    lines_of = {each.case_id: time_line(each) for each in rows}
-    for line in lines_of.values():
-        names = ["interval.repetitions", "interval.busy_s"] * 3
-        line.add(
-            {"t_ns": [0, 0, 10**8, 10**8, 2 * 10**8, 2 * 10**8], "name": names, "value": [0.1] * 6}
-        )
-    text = run_text(RUN, rows, Terminal(WIDTH), lines_of, intervals=every)
-    assert text.count("\n0.20  0.30 ") == (streams if streams == 1 or every else 0)
-    assert ("show RUN --intervals" in text) is (streams > 1 and not every)

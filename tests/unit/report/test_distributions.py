@@ -12,7 +12,8 @@ from sample_cases import case_row
 from simulated_words import NOISY_RUN
 
 import commbench
-from commbench.report.distributions import times_by_case
+from commbench.report.distributions import read_raw_data, times_by_case
+from commbench.report.summary import read_results
 from commbench.results.load import rows_of_frame
 
 
@@ -27,6 +28,15 @@ def test_samples_give_the_medians_again(tmp_path: Path) -> None:
     for case in cases.itertuples():
         assert times[case.case_id].size == 40
         assert float(np.median(times[case.case_id])) == pytest.approx(case.median_s, rel=0.01)
+
+
+def test_samples_with_a_repetition_twice_are_left_out(tmp_path: Path) -> None:
+    folder = commbench.run(*NOISY_RUN, f"output={tmp_path}")
+    samples = pd.read_parquet(folder / "samples.parquet")
+    samples.assign(rank=0).to_parquet(folder / "samples.parquet")
+    raw = read_raw_data(read_results([folder]))
+    assert raw.distributions == {}
+    assert any("samples left out: Index contains duplicate entries" in note for note in raw.notes)
 
 
 @pytest.mark.parametrize(

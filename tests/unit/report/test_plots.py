@@ -8,7 +8,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
-import pandas as pd
 import pytest
 from generated_results import run_of
 from hypothesis import example, given, settings
@@ -18,7 +17,7 @@ from sample_cases import case_row
 from commbench.analysis.combined import combine_runs
 from commbench.analysis.slow_pairs import matrices
 from commbench.report import plots
-from commbench.report.figures import Colours, with_gaps
+from commbench.report.figures import Colours
 from commbench.report.numbers import lines_by_window
 from commbench.report.plots import KnownCurve
 from commbench.report.quantities import MEDIAN
@@ -26,8 +25,6 @@ from commbench.report.section import Figure
 from commbench.report.summary import read_results
 
 EVIL = '<script>alert("x")</script> $x_{$ & \x00'
-STREAM = pd.DataFrame({"at_s": [0.0, 0.1, 0.2], "repetitions": 8.5, "busy_s": 0.1})
-LINE = pd.DataFrame({"at_s": [0.0, 0.1, 5.2], "min_s": 1e-6, "median_s": 2e-6, "max_s": 3e-6})
 
 
 def texts(figure: Figure) -> list[str]:
@@ -60,12 +57,7 @@ FIGURES: dict[str, Callable[[str], Sequence[Figure]]] = {
     ),
     "pair_matrix": pairs,
     "distribution": lambda name: plots.distribution(name, [("r", np.array([1e-6, 2e-6]))]),
-    "soak": lambda name: plots.soak(name, LINE),
-    "stream": lambda name: plots.stream(name, STREAM, 1 << 20),
     "ramps": lambda name: plots.ramps(name, (1e-3, 0.5)),
-    "time_line": lambda name: plots.time_line(
-        name, [name], [plots.Bar(0, 0.0, 1e-3, name)], "time"
-    ),
 }
 
 
@@ -85,11 +77,6 @@ def test_any_text_is_drawn(name: str) -> None:
     ElementTree.fromstring(figure.svg)
 
 
-def test_each_time_to_full_speed_has_the_bar_of_its_interval() -> None:
-    (figure,) = plots.full_speed([0.6, 0.7, 1.1, 1.1, 1.1, 1.5])
-    assert "streams" in texts(figure) and "3" in texts(figure)
-
-
 def test_values_without_an_interval_are_drawn() -> None:
     for values in ({"ci_low_s": None}, {"median_s": None}):
         (figure,) = plots.over_size(curves(**values), "all_reduce", MEDIAN)
@@ -105,8 +92,6 @@ def test_published_curves_are_drawn_in_the_figure_of_their_column() -> None:
     shown = texts(figure)
     assert "published there" in shown and "of another column" not in shown
     assert "32 MiB" in shown, "the axis has room for it"
-    (line,) = plots.soak("t", LINE, known[:1])
-    assert "published there" in texts(line)
 
 
 def test_cases_without_a_message_have_no_curve() -> None:
@@ -133,12 +118,6 @@ def test_no_two_lines_of_a_figure_look_alike_however_many_the_page_has() -> None
     of_benchmark = {name: [row()] for name in names}
     drawn = list(plots.Curves({"all_reduce": of_benchmark}, colours).drawn("all_reduce"))
     assert len({(colour, str(style)) for _, _, colour, style in drawn}) == len(names)
-
-
-def test_a_line_is_broken_where_nothing_was_measured() -> None:
-    columns = np.array([[0.0, 0.1, 0.2, 5.2], [1.0, 2.0, 3.0, 4.0]])
-    assert np.isnan(with_gaps(columns, 3.0)).sum(axis=1).tolist() == [1, 1]
-    assert not np.isnan(with_gaps(columns[:, :3], 3.0)).any()
 
 
 def test_of_a_large_matrix_only_colours_are_drawn() -> None:

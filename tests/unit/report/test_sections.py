@@ -6,17 +6,15 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
-from generated_results import run_of, with_column
+from generated_results import run_of
 from places import HARDWARE_TEXTS
 
 import commbench
 from commbench.core.terminal import Terminal
-from commbench.core.units import format_seconds
 from commbench.hardware.topology import TOPOLOGY_FACT, parse_topo
 from commbench.report import features
-from commbench.report.distributions import RawData, read_raw_data
+from commbench.report.distributions import RawData
 from commbench.report.features import Feature
 from commbench.report.section import Section, report_text
 from commbench.report.sections import sections
@@ -61,18 +59,6 @@ def test_what_has_nothing_to_show_is_left_out(three_ways: Path) -> None:
     titles = by_title(summary_of(three_ways))
     assert {"Best backend and layout for each size", "Machines"} <= set(titles)
     assert not {"All pairs", "Over time", "Groups at once", "Not measured"} & set(titles)
-
-
-def test_a_stream_is_at_full_speed_at_the_end_of_its_first_interval_there(tmp_path: Path) -> None:
-    soaks = {"config": {"timing": {"interval_s": 0.1}}}
-    cases = run_of(tmp_path, 1, full_speed_s=1.0, **soaks) / "cases.parquet"
-    table = with_column(pq.read_table(cases), "timing", "soak")
-    for name in ("end_gb_per_s", "first_second_gb_per_s"):
-        table = with_column(table, name, 0.1)
-    pq.write_table(table, cases)
-    summary = summary_of(tmp_path)
-    assert summary.full_speed_s()[0] == pytest.approx(1.1)
-    assert any("full speed after 1.1 s" in text for text in by_title(summary)["Answers"].sentences)
 
 
 def test_the_answers_say_how_well_the_numbers_are_known_and_why(tmp_path: Path) -> None:
@@ -140,76 +126,22 @@ def test_flags_and_lost_cases_have_their_reason(three_ways: Path) -> None:
     assert list(titles["Not measured"].tables[0].rows[0])[:3] == ["failed", "1", "a call failed"]
 
 
-SOAK = (
-    "backend=simulated",
-    "layout=1x2",
-    "timing=soak",
-    "timing.duration_s=0.02",
-    "timing.interval_s=0.005",
-    "timing.warmup_s=0",
-    "benchmark=p2p_latency",
-    "sizes=[8]",
-    "writer=parquet",
+PAIRS = Feature(
+    on_matrix=lambda matrix: [f"{len(matrix.rows)} pairs"],
+    answers=lambda summary: [f"{len(summary.results.rows)} cases"],
 )
 
 
-@pytest.fixture(scope="module")
-def soaks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Soaks with two labels, which alone tell them apart; one of them twice."""
-    folder = tmp_path_factory.mktemp("soaks")
-    for words in (("label=A",), ("label=B", "trial=0"), ("label=B", "trial=1")):
-        commbench.run(*SOAK, *words, f"output={folder}")
-    return folder
-
-
-def test_soaks_that_differ_in_their_label_have_sentences_and_figures_of_their_own(
-    soaks: Path,
+def test_many_pairs_come_first_with_their_symmetry_and_what_features_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    results = read_results([soaks])
-    summary = Summary(results, is_measured_into)
-    told = [text for text in summary.sentences() if text.startswith("Soak")]
-    assert [re.findall(r"label \w|of 2 launches", text) for text in told] == [
-        ["label A"],
-        ["label B", "of 2 launches"],
-    ]
-    drawn = {each.title: each for each in sections(summary, read_raw_data(results))}
-    titles = [figure.title for figure in drawn["Over time"].figures()]
-    assert len(set(titles)) == len(titles) == 3
-    assert all("p2p_latency 1x2 0-1 8 B, label" in title for title in titles)
-
-
-def test_the_round_trip_is_twice_what_a_latency_is(soaks: Path) -> None:
-    summary = Summary(read_results([soaks]), is_measured_into)
-    median_s = summary.soaks.rows[0].median_s
-    assert f"(round trip {format_seconds(2 * median_s)})" in " ".join(summary.sentences())
-
-
-@pytest.mark.parametrize(
-    ("slow", "said"),
-    [(0, "stable, within "), (3, "dipped once, to 50 % of its usual speed, at 0.2 s for 15.0 ms")],
-)
-def test_a_soak_is_stable_or_dipped_when_its_time_line_says_so(
-    tmp_path: Path, slow: int, said: str
-) -> None:
-    """Planted in the stored time line: `slow` intervals take twice as long."""
-    words = ("timing.duration_s=0.4", "timing.interval_s=0.005", f"output={tmp_path}")
-    file = commbench.run(*SOAK, *words) / "counters.parquet"
-    counters = pq.read_table(file)
-    values = counters["value"].to_numpy().copy()
-    busy = [at for at, name in enumerate(counters["name"].to_pylist()) if "busy_s" in name]
-    values[busy[40 : 40 + slow]] *= 2
-    pq.write_table(with_column(counters, "value", list(values)), file)
-    (sentence,) = Summary(read_results([tmp_path]), is_measured_into).stability()
-    assert sentence.startswith("p2p_latency 1x2 0-1 8 B over ") and said in sentence
-
-
-def test_many_pairs_come_first_with_their_symmetry(tmp_path: Path) -> None:
-    words = [word for word in SOAK if not word.startswith(("layout", "benchmark"))]
-    commbench.run(
-        *words, "layout=2x2", "pairs=all", "benchmark=p2p_bandwidth", f"output={tmp_path}"
-    )
+    words = ("backend=simulated", "layout=2x2", "pairs=all", "benchmark=p2p_bandwidth")
+    few = ("timing=fixed", "timing.repetitions=50", "sizes=[8]", "writer=parquet")
+    commbench.run(*words, *few, f"output={tmp_path}")
+    monkeypatch.setattr(features, "features", lambda: [PAIRS])
     listed = sections(Summary(read_results([tmp_path])), RawData())
     assert [section.title for section in listed[:2]] == ["Answers", "All pairs"]
-    assert re.search(r"\d of 6 pairs (not )?(symmetric|undecided)", listed[0].sentences[0])
-    assert not any(text.startswith("Soak") for text in listed[0].sentences)
+    symmetry, *added = listed[0].sentences
+    assert re.search(r"\d of 6 pairs (not )?(symmetric|undecided)", symmetry)
+    assert added[:2] == ["16 pairs", "16 cases"]
     assert all("GB/s (" in text for text in listed[1].sentences), "as the matrix"

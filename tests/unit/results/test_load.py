@@ -17,10 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from flipped_bits import flipped
+from sample_cases import case_row
 
 import commbench
 from commbench.analysis.fit import families
@@ -30,6 +32,7 @@ from commbench.core.errors import CommbenchError
 from commbench.report.summary import read_results
 from commbench.results.columns import arrow_schema
 from commbench.results.load import (
+    counting_ranks,
     find_runs,
     load_run,
     read_case_rows,
@@ -314,3 +317,21 @@ def test_an_error_in_python_has_the_users_line_and_the_message_alone(
     shown = traceback.format_exception(seen.value)
     assert len(shown) == 5, "a heading, this test, the line above, the wrapper, the message"
     assert pickle.dumps(commbench.load), "a process pool can call it"
+
+
+@pytest.mark.parametrize(
+    ("headline", "pair", "counting"),
+    [
+        ("max_over_ranks", None, [0, 1, 2]),
+        ("initiator", "0-1", [0]),
+        ("receiver", "0-1", [1]),
+        ("max_over_senders", "0-2 1-2", [0, 1]),
+        (None, None, [0, 1, 2]),
+        ("initiator", "7-8", [0, 1, 2]),
+    ],
+)
+def test_the_clocks_that_count_are_those_of_the_headline_else_all(
+    headline: str | None, pair: str | None, counting: list[int]
+) -> None:
+    case = case_row(headline=headline, pair=pair)
+    assert np.flatnonzero(counting_ranks(case, np.arange(3))).tolist() == counting

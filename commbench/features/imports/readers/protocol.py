@@ -15,17 +15,11 @@ ITEM_BYTES = {
     **{name: kind.itemsize for name, kind in DTYPES.items()},
     "uint32": 4,
     "uint64": 8,
-    "float8_e4m3": 1,
-    "float8_e5m2": 1,
 }
 TYPES = {  # of NCCL's and MPI's programs -> commbench's
     **OTHER_NAMES,
     "char": "int8",
     "int": "int32",
-    "fp8_e4m3": "float8_e4m3",
-    "fp8_e5m2": "float8_e5m2",
-    "f8e4m3": "float8_e4m3",
-    "f8e5m2": "float8_e5m2",
     "mpi_char": "int8",
     "mpi_int": "int32",
     "mpi_float": "float32",

@@ -158,5 +158,9 @@ def test_a_view_is_read_as_host_memory_has_it() -> None:
     for buffer in (device, host):
         buffer.write(message(1, 2, 200))
     view = View("data", slot=1, offset=7, count=50)
-    assert (device.read(view) == host.words(1)[7:57]).all()
-    assert (host.read(view) == device.read(view)).all()
+    host.words(1, copy=1)[7] = 0
+    device.allocation.upload(0, host.raw)
+    for copy in range(2):
+        assert (device.read(view, copy) == host.words(1, copy)[7:57]).all()
+        assert (host.read(view, copy) == device.read(view, copy)).all()
+    assert (host.read(view, 0) != host.read(view, 1)).sum() == 1

@@ -94,10 +94,15 @@ def test_too_much_is_an_out_of_memory_error(count: int) -> None:
     product(DTYPES, ["message", "sum", "prod", "min", "max", "avg"], [1, 40]),
 )
 def test_the_sentinel_is_no_payload(dtype: str, reduction: str, size: int) -> None:
-    """A library that did nothing must be wrong in every element, whatever the tolerance."""
+    """A library that did nothing must be wrong in every element, whatever the tolerance. float8 has
+    averages of a power of two of ranks only."""
     count = 2 * PERIOD
+    most = DTYPES[dtype].most
+    size = 64 if most < 120 and size > 1 else size
     pattern = (
-        message(size, 0, count) if reduction == "message" else reduced(size, 0, reduction, count)
+        message(size, 0, count)
+        if reduction == "message"
+        else reduced(size, 0, reduction, count, most=most)
     )
     assert HostBuffer(BufferSpec("recv", count, dtype)).count_wrong(pattern) == count
 
@@ -211,7 +216,7 @@ def test_a_guard_counts_beside_the_elements() -> None:
     assert buffer.count_wrong(pattern) == 2
 
 
-@pytest.mark.parametrize("dtype", [name for name, kind in DTYPES.items() if kind.floating])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_averages_may_differ_by_their_tolerance_and_not_more(dtype: str) -> None:
     pattern = reduced(3, 0, "avg", 1000)
     buffer = HostBuffer(BufferSpec("data", 1000, dtype))

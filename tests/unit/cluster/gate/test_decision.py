@@ -15,7 +15,7 @@ from suites import NOISES, GateTrial, gate_answers
 
 from commbench.cluster.baseline.healthy_launches import HealthyLaunch
 from commbench.cluster.baseline.writer import add_runs
-from commbench.cluster.gate.answers import CaseAnswer, GateResult
+from commbench.cluster.gate.answers import CaseAnswer, GateResult, loss_text
 from commbench.cluster.gate.decision import GateCase, GateRules, suite_answers
 from commbench.cluster.gate.with_baseline import judge_with_baseline
 from commbench.core.errors import ConfigError
@@ -304,3 +304,11 @@ def test_a_store_with_too_few_launches_decides_nothing_but_what_was_not_measured
     assert len(healthy.of("UNDECIDED")) == 12
     failed = judged(tmp_path / "store", healthy_run(tmp_path, 10, change=broken))
     assert len(failed.of("FAIL")) == 12
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(1.032, "3.2 %"), (0.9996, "0.0 %"), (0.98, "-2.0 %"), (200.0, "200 x the time")],
+)
+def test_a_loss_is_a_percentage_or_a_factor(ratio: float, text: str) -> None:
+    assert loss_text(ratio) == text

@@ -13,9 +13,9 @@ import pytest
 from generated_results import row
 
 from commbench.core.terminal import Terminal
+from commbench.features.documents import values as document_values
 from commbench.features.documents.sections import document_sections, known_curves
 from commbench.features.documents.values import Compared, Document, documents, experiment_of
-from commbench.report.plots import times_of
 from commbench.results.columns import SCHEMA_VERSION, arrow_schema
 from commbench.results.row import row_of
 
@@ -146,6 +146,10 @@ def test_alike_cases_are_one_number_with_their_range_and_others_have_a_name() ->
     assert another.ours.value == pytest.approx(880)
     assert ours(document)["the same node", 2**18].ours.value == pytest.approx(1600)
     assert "880 Mb/s (800 to 960, 3 cases)" in text_of(document)
+    wide = [each | {"ci_low_s": 0.5e-6, "ci_high_s": 2e-6} for each in pairs[:1]]
+    (document,) = measured("openbsd_pairs", *wide, *pairs[1:])
+    assert "?880 Mb/s (800 to 960, 3 cases)" in text_of(document)
+    assert "?0.94 x" in text_of(document) and "?: over ±30 %." in text_of(document)
     labels = [
         case("p2p_bandwidth", TCP, 2**18, pair="0-1", label=label) for label in ("here", "there")
     ]
@@ -401,8 +405,17 @@ def test_a_planted_staircase_stands_beside_the_published_one(tmp_path: Path) -> 
     assert "full speed: to the end of its first interval" in text
     (curve,) = known_curves([document], [row_of(soak)])
     assert curve.at[0] == 0.1 and curve.values[0] == pytest.approx(323.078e-3 / 8)
-    (times,) = times_of([curve], 2**18)
-    assert times.values[0] == pytest.approx(2**18 / (323.078e6 / 8))
+
+
+def test_without_the_feature_of_soaks_their_values_are_missing_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start of an interval would be beside the end of the published one."""
+    monkeypatch.setattr(document_values, "annex", lambda module: None)
+    soak = soak_run(tmp_path, [0.04] * 10)
+    (document,) = measured("openbsd_soak", soak, **{RUN: tmp_path})
+    assert document.compared == ()
+    assert document.missing[-1] == "those of soaks, which need commbench.features.streams"
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.5])

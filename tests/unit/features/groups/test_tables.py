@@ -50,6 +50,23 @@ def test_each_operation_has_its_slowdown_beside_the_others() -> None:
     assert (second.slowdown.low, second.slowdown.value, second.slowdown.high) == (1.5, 2.0, 2.5)
 
 
+def test_a_copy_and_a_collective_each_have_what_the_other_costs_them() -> None:
+    copy = "copy_d2h@world=64MiB"
+    collective = "all_gather@world"
+    rows = [
+        group_row(collective, 2.0, 2.0),
+        group_row(copy, 8.0, 8.0),
+        group_row(f"{collective} + {copy}", 10.0, 10.0),
+        group_row(f"[{collective}] + {copy}", 3.0, 3.0),
+        group_row(f"{collective} + [{copy}]", 10.0, 10.0),
+    ]
+    gains = {gain.operation: gain for gain in group_gains(rows)}
+    ratios = {name: gain.slowdown and gain.slowdown.value for name, gain in gains.items()}
+    assert ratios == {collective: 1.5, copy: 1.25, f"{collective} + {copy}": None}
+    together = gains[f"{collective} + {copy}"].gain
+    assert together is not None and together.value == 1.0
+
+
 def test_a_latency_under_load_has_the_slowdown_of_its_99th_percentile() -> None:
     load = "p2p_latency@0-1 beside all_reduce@2-3"
     rows = [

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from commbench.analysis.case_names import case_names
 from commbench.core.terminal import TableColumn, Terminal, table_text
 from commbench.core.units import NO_NUMBER, Unit, format_number, format_seconds
+from commbench.report.quantities import is_stream_soak
 from commbench.results.row import Row
 
-from .streams import bit_unit, is_stream_soak, repetition_bytes
+from .rates import bit_unit, repetition_bytes
 
 MOST_LINES = 20  # of one case, unless all are asked for
 MOST_INTERVALS = 4096  # kept of one case; when there are more, neighbours are merged

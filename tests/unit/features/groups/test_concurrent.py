@@ -8,9 +8,15 @@ from typing import Any
 import pytest
 from benchmark_trials import BenchmarkTrial, case_of
 
-from commbench.benchmarks.concurrent import Concurrent
-from commbench.core.program import In, Start, WaitAll, operation_of
+from commbench.backends.cupy.backend import CupyNccl
+from commbench.backends.simulated.backend import Simulated
+from commbench.backends.torch.gloo import Gloo
+from commbench.backends.torch.nccl import Nccl
+from commbench.core.program import DEVICE, PINNED, In, Start, WaitAll, operation_of
+from commbench.core.protocols import Backend
 from commbench.core.variables import Case
+from commbench.features.groups.concurrent import Concurrent
+from commbench.features.groups.measuring import around
 
 CONCURRENT = Concurrent()
 GRID = "all_reduce@tp2 + all_gather@dp2=32"
@@ -30,6 +36,9 @@ def grid_case(text: str, **changes: Any) -> Case:
         "p2p_latency@0-1 beside all_to_all@2-3=64",
         "p2p_bandwidth@tp2 + reduce_scatter@dp2",
         "broadcast@world + all_reduce@world",
+        "all_gather@world + copy_d2h@world=64",
+        "[all_reduce@tp2] + copy_h2d@0,3 + copy_d2h@world",
+        "all_reduce@0-1 beside copy_d2h@2-3=64",
     ],
 )
 def test_every_rank_of_every_group_ends_with_what_is_expected(text: str) -> None:
@@ -101,3 +110,50 @@ def test_what_does_not_fit_the_layout_is_refused_with_a_reason(text: str, said: 
 def test_what_fits_is_not_refused() -> None:
     for text in (GRID, "p2p_bandwidth@tp2 + all_reduce@dp2", "p2p_latency@0-1 + all_reduce@2-3"):
         assert CONCURRENT.refusal(grid_case(text), 4) is None
+
+
+def test_a_copy_is_of_pinned_memory_and_of_each_rank_by_itself() -> None:
+    case = grid_case("all_gather@world + copy_d2h@0-1=64")
+    assert CONCURRENT.groups(case, 4) == []
+    specs = {spec.name: spec for spec in CONCURRENT.program(case, 1, 4).buffers}
+    assert (specs["1.send"].memory, specs["1.recv"].memory) == (DEVICE, PINNED)
+    assert specs["1.recv"].count == 16 and specs["0.data"].memory == DEVICE
+    assert not any(spec.name.startswith("1.") for spec in CONCURRENT.program(case, 2, 4).buffers)
+    assert CONCURRENT.shape(grid_case("[copy_d2h@0-1=64] + all_gather@world"), 4).ranks == (0, 1)
+
+
+WITH_COPY = "all_gather@world + copy_d2h@world"
+
+
+@pytest.mark.parametrize(
+    ("backend", "text", "said"),
+    [
+        (Gloo(), WITH_COPY, "gloo can't copy to or from a GPU beside its operations"),
+        (Gloo(), "all_gather@0-1 + copy_h2d@2", "use backend=nccl"),
+        (CupyNccl(), WITH_COPY, "cupy_nccl can't copy to or from a GPU"),
+        (Nccl(), "p2p_bandwidth@tp2 + copy_d2h@world", "nccl sends messages in the wait for them"),
+        (Nccl(), "all_reduce@dp2 + p2p_bandwidth@tp2", "nccl sends messages in the wait for them"),
+        (Gloo(), "p2p_bandwidth@tp2 + all_reduce@dp2", None),
+        (Nccl(), WITH_COPY, None),
+        (Nccl(), "p2p_bandwidth@0-1 + copy_d2h@2-3", None),
+        (Simulated(), WITH_COPY, None),
+    ],
+)
+def test_what_a_backend_can_not_do_at_once_is_refused_by_all_ranks(
+    backend: Backend, text: str, said: str | None
+) -> None:
+    case = grid_case(text)
+    reason = around(CONCURRENT, case, backend).refusal(case, 4)
+    assert reason is None if said is None else said in str(reason)
+
+
+def test_a_graph_has_no_time_of_one_operation_beside_another() -> None:
+    """What it begins ends in it: NCCL's stream could not leave the capture."""
+    beside = grid_case("[all_gather@world] + copy_d2h@world", timer="graph")
+    assert "use timer=device_event" in str(CONCURRENT.refusal(beside, 4))
+    for case in (
+        replace(beside, timer="device_event"),
+        replace(beside, groups=WITH_COPY),
+        replace(beside, groups="[all_reduce@0-1] + copy_d2h@2-3"),
+    ):
+        assert CONCURRENT.refusal(case, 4) is None

@@ -1,19 +1,23 @@
-"""Operations of several groups of ranks at once, each of them alone, and a latency under load."""
+"""Operations of several groups of ranks at once, each of them alone, and a latency under load;
+copies between host and device beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 
+from commbench.benchmarks.all_gather import AllGather
+from commbench.benchmarks.all_reduce import AllReduce
+from commbench.benchmarks.all_to_all import AllToAll
+from commbench.benchmarks.broadcast import Broadcast
+from commbench.benchmarks.memory_copy import CopyD2H, CopyH2D
+from commbench.benchmarks.p2p_bandwidth import P2PBandwidth
+from commbench.benchmarks.p2p_latency import P2PLatency
+from commbench.benchmarks.placed_operations import IN_PLACE, placed_operation
+from commbench.benchmarks.reduce_scatter import ReduceScatter
 from commbench.core.case import Benchmark, Shape
-from commbench.core.group_operations import (
-    DEFAULT_GROUPS,
-    PAIRED,
-    GroupEntry,
-    GroupOperations,
-    parse_group_operations,
-)
 from commbench.core.payload import dtype
 from commbench.core.program import (
     Copy,
@@ -28,22 +32,23 @@ from commbench.core.program import (
     begun_and_rest,
     operation_of,
 )
+from commbench.core.protocols import Backend
 from commbench.core.variables import Case
 
-from .all_gather import AllGather
-from .all_reduce import AllReduce
-from .all_to_all import AllToAll
-from .broadcast import Broadcast
-from .p2p_bandwidth import P2PBandwidth
-from .p2p_latency import P2PLatency
-from .placed_operations import IN_PLACE, placed_operation
-from .reduce_scatter import ReduceScatter
+from .operations import (
+    COPIES,
+    DEFAULT_GROUPS,
+    PAIRED,
+    GroupEntry,
+    GroupOperations,
+    parse_group_operations,
+)
 
 GROUP_BENCHMARKS: Mapping[str, Benchmark] = {
     each.name: each
     for each in (
         AllReduce(), AllGather(), ReduceScatter(), AllToAll(), Broadcast(), P2PLatency(),
-        P2PBandwidth(),
+        P2PBandwidth(), CopyH2D(), CopyD2H(),
     )
 }  # fmt: skip
 WINDOW = 16  # messages of p2p_bandwidth
@@ -74,8 +79,9 @@ class GroupPart:
         return begun_and_rest(steps) is not None
 
     def needs_group(self, layout_ranks: int) -> bool:
-        """Whether its steps are of a group; messages need none."""
-        return not self.is_paired and self.size < layout_ranks
+        """Whether its steps are of a group; messages and copies need none."""
+        is_collective = self.case.benchmark not in (*PAIRED, *COPIES)
+        return is_collective and self.size < layout_ranks
 
     def program(self, rank: int, layout_ranks: int) -> Program:
         """The program of a rank of the layout, with its own names of buffers and requests."""
@@ -137,12 +143,16 @@ class Concurrent(Benchmark):
         reason = next(filter(None, reasons), None)
         if reason is not None:
             return reason
-        for parts in _parts_by_rank(case, size).values():
-            can_wait = all(part.can_begin for part in parts)
-            if len(parts) > 1 and (operations.free or not can_wait):
+        for parts in _shared_ranks(case, size):
+            if operations.free or not all(part.can_begin for part in parts):
                 return (
                     f"groups={case.groups} has a rank in two operations, one of which waits for"
                     " each message, or is timed under load; give them different ranks"
+                )
+            if case.timer == "graph" and operations.timed is not None:
+                return (
+                    f"a graph ends with all that it has begun, so {case.groups} has no time of its"
+                    " own; use timer=device_event"
                 )
         return None
 
@@ -200,6 +210,29 @@ class Concurrent(Benchmark):
         return part.expected(rank, buffer, salt)
 
 
+@dataclass(frozen=True)
+class ConcurrentOn(Concurrent):
+    """The same on a backend, which may lack a part of it."""
+
+    backend: Backend
+
+    def refusal(self, case: Case, size: int) -> str | None:
+        return super().refusal(case, size) or self._refusal_of_backend(case, size)
+
+    def _refusal_of_backend(self, case: Case, size: int) -> str | None:
+        name = self.backend.name
+        has_copies = any(entry.is_copy for entry in operations_of(case).entries)
+        if has_copies and not self.backend.starts_copies:
+            return f"{name} can't copy to or from a GPU beside its operations; use backend=nccl"
+        shared = chain.from_iterable(_shared_ranks(case, size))
+        if self.backend.joins_messages and any(part.is_paired for part in shared):
+            return (
+                f"{name} sends messages in the wait for them, so no other operation of a rank is at"
+                " the same time; give them different ranks"
+            )
+        return None
+
+
 def operations_of(case: Case) -> GroupOperations:
     return parse_group_operations(case.groups or DEFAULT_GROUPS)
 
@@ -220,7 +253,8 @@ def _entry_refusal(entry: GroupEntry, case: Case, size: int) -> str | None:
 
 
 def _part_case(entry: GroupEntry, case: Case, group_ranks: int) -> Case:
-    """The case of an operation, as its own benchmark would have it."""
+    """The case of an operation, as its own benchmark would have it. A copy of pageable memory would
+    block the host, and nothing could go on beside it."""
     benchmark = GROUP_BENCHMARKS[entry.operation]
     wanted_bytes = case.message_bytes if entry.size_bytes is None else entry.size_bytes
     item_bytes = dtype(case.dtype).itemsize
@@ -238,6 +272,7 @@ def _part_case(entry: GroupEntry, case: Case, group_ranks: int) -> Case:
         in_place=entry.operation in IN_PLACE if "in_place" in benchmark.axes else None,
         reduction="sum" if "reduction" in benchmark.axes else None,
         root=0 if "root" in benchmark.axes else None,
+        staging="pinned" if entry.is_copy else case.staging,
     )
 
 
@@ -270,6 +305,11 @@ def _parts_by_rank(case: Case, size: int) -> dict[int, list[GroupPart]]:
             for rank in part.ranks:
                 by_rank.setdefault(rank, []).append(part)
     return by_rank
+
+
+def _shared_ranks(case: Case, size: int) -> list[list[GroupPart]]:
+    """The operations of each rank that takes part in several."""
+    return [parts for parts in _parts_by_rank(case, size).values() if len(parts) > 1]
 
 
 def _part_of_buffer(case: Case, rank: int, size: int, name: str) -> tuple[GroupPart, str]:

@@ -7,7 +7,7 @@ from typing import Any
 from sample_cases import case_row
 
 from commbench.core.terminal import Terminal
-from commbench.report.streams import (
+from commbench.features.streams.rates import (
     bit_unit,
     stream_sentences,
     streams_text,
@@ -44,6 +44,11 @@ def test_each_stream_has_a_line() -> None:
     assert [line.split()[0] for line in text[:5]] == ["stream", "1x2", "0-1", "1-0", "0-0"]
     (alone, *_) = [line for line in streams_text(NOTE[:1], WIDE).splitlines() if "0-1" in line]
     assert alone.startswith("1x2 0-1 16 KiB  ")
+
+
+def test_streams_of_two_operations_share_no_name() -> None:
+    lines = streams_text([*NOTE, soak("0-1", 612, 937, benchmark="other")], WIDE).splitlines()
+    assert lines[1].split()[:2] == ["Mb/s", "Mb/s"] and lines[-5].startswith("other 1x2 0-1 16 KiB")
 
 
 def test_a_narrow_terminal_still_tells_streams_apart() -> None:

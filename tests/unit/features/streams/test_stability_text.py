@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from commbench.report.stability import stability_sentences
-from commbench.stats.stability import Stability, Stretch
+from commbench.features.streams.stability import Stability, Stretch
+from commbench.features.streams.stability_text import stability_sentences
 
 STABLE = Stability(0.0, 10_800.0, 0.012)
 DIPPED = Stability(1.1, 10_800.0, 0.02, slower=(Stretch(812, 812.3, 0.6), Stretch(2000, 2600, 0.9)))

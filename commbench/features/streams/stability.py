@@ -9,9 +9,10 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.stats.series import MAD_TO_SIGMA
+from commbench.stats.thresholds import FALSE_ALARMS, LARGEST_UNSTEADY
+
 from .ramp import END_SHARE, is_whole, ramp_of
-from .series import MAD_TO_SIGMA
-from .thresholds import FALSE_ALARMS, LARGEST_UNSTEADY
 
 LEAST_INTERVALS = 30  # that say something of hours
 MOST_RAMP = END_SHARE  # of the time; a longer one is told as a stretch

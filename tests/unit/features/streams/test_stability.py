@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from commbench.stats.stability import Stability, Stretch, stability_of
+from commbench.features.streams.stability import Stability, Stretch, stability_of
 
 STEP_S = 0.1
 HOUR = 36_000  # intervals

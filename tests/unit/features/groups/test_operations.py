@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commbench.core.errors import ConfigError
-from commbench.core.group_operations import GroupEntry, parse_group_operations
+from commbench.features.groups.operations import GroupEntry, parse_group_operations
 
 BOTH = "all_reduce@tp2 + all_gather@dp2=1MiB"
 
@@ -30,6 +30,12 @@ def test_the_parts_of_a_text_are_read() -> None:
 )
 def test_groups_have_at_least_two_ranks(place: str, expected: list[tuple[int, ...]]) -> None:
     assert list(GroupEntry.parse(f"all_reduce@{place}").groups(5)) == expected
+
+
+def test_a_copy_has_no_other_ranks() -> None:
+    for place in ("world", "tp2", "0-2"):
+        ranks = GroupEntry.parse(f"copy_d2h@{place}=1MiB").groups(3)
+        assert list(ranks) == [(0,), (1,), (2,)]
 
 
 def test_operations_at_once_are_measured_alone_beside_each_other_and_together() -> None:

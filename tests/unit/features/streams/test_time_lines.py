@@ -8,7 +8,7 @@ import pytest
 
 from commbench.core.terminal import Terminal
 from commbench.core.units import RATES, Unit
-from commbench.report.time_lines import StreamLine
+from commbench.features.streams.time_lines import StreamLine
 
 WIDE = Terminal(120)
 MBIT = Unit("Mb/s", RATES["Mb/s"])

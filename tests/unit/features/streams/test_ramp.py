@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from commbench.stats.ramp import Ramp, ramp_of
+from commbench.features.streams.ramp import Ramp, ramp_of
 
 STEP_S = 0.1
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .thresholds import FULL_SPEED_SHARE
+from commbench.stats.thresholds import FULL_SPEED_SHARE
 
 END_SHARE = 0.2  # of the intervals
 LEAST_END = 2  # of them

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from commbench.core.texts import span_text
 from commbench.core.units import about_duration, plural
-from commbench.stats.stability import Stability, Stretch
+
+from .stability import Stability, Stretch
 
 MOST_NAMED = 3
 

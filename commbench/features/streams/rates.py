@@ -13,13 +13,11 @@ from commbench.core.layout import SELF, link_of
 from commbench.core.terminal import TableColumn, Terminal, table_text
 from commbench.core.texts import span_text
 from commbench.core.units import NO_NUMBER, Unit, bit_rate_unit, format_number, plural
+from commbench.report.quantities import is_stream_soak, line_share_text
 from commbench.results.columns import grouped
 from commbench.results.row import Row
 from commbench.stats.thresholds import FULL_SPEED_SHARE
 
-from .quantities import line_share_text
-
-RAMP = ("end_gb_per_s", "first_second_gb_per_s", "full_speed_s", "least_gb_per_s", "retransmits")
 HEADS = {  # without the unit; of a narrow terminal the last ones are left out
     "rate\n{unit}": 0,
     "of limit\n%": 1,
@@ -35,10 +33,6 @@ MEANINGS = (
     " that; least: the slowest interval from its start on; Retr: sent again"
 )
 WORD_END = re.compile(r" (?![kKMGT]?i?B\b)")  # 16 KiB is one word
-
-
-def is_stream_soak(row: Row) -> bool:
-    return row.end_gb_per_s is not None
 
 
 def repetition_bytes(row: Row) -> int:
@@ -73,8 +67,8 @@ def _names(soaks: Sequence[Row]) -> tuple[str, list[str]]:
     words = [WORD_END.split(name) for name in _numbered(case_names(soaks), soaks)]
     alike = takewhile(lambda column: len({*column}) == 1, zip(*words, strict=False))
     shared_words = min(len([*alike]), *(len(each) - 1 for each in words)) if len(words) > 1 else 1
-    benchmark, *shared = words[0][:shared_words]
-    return f"{benchmark}\n{' '.join(shared)}", [" ".join(each[shared_words:]) for each in words]
+    heading = " ".join(words[0][:shared_words]).replace(" ", "\n", 1)
+    return heading, [" ".join(each[shared_words:]) for each in words]
 
 
 def _numbered(names: Sequence[str], soaks: Sequence[Row]) -> Iterator[str]:
@@ -107,16 +101,15 @@ def _cells(row: Row, unit: Unit) -> tuple[str, ...]:
     )
 
 
-def fresh_over_reused(row: Row) -> float | None:
+def _fresh_over_reused(row: Row) -> float | None:
     """The rate of the first second over that at the end."""
     first = row.first_second_gb_per_s
     return first / row.end_gb_per_s if first is not None and row.end_gb_per_s else None
 
 
 def _is_slow_at_first(row: Row) -> bool:
-    first = row.first_second_gb_per_s
-    end = row.end_gb_per_s
-    return first is not None and end is not None and first < FULL_SPEED_SHARE * end
+    share = _fresh_over_reused(row)
+    return share is not None and share < FULL_SPEED_SHARE
 
 
 def slow_start_text(soaks: Sequence[Row], unit: Unit) -> str:
@@ -132,7 +125,7 @@ def slow_start_text(soaks: Sequence[Row], unit: Unit) -> str:
     counted = plural(len(known), "stream", "streams")
     if not slow:
         return f"A fresh connection is no slower than a reused one in {counted}." if known else ""
-    factors = span_text([*map(fresh_over_reused, slow)], format_number)
+    factors = span_text([*map(_fresh_over_reused, slow)], format_number)
     firsts = span_text([row.first_second_gb_per_s for row in slow], unit.text)
     ends = span_text([row.end_gb_per_s for row in slow], unit.text)
     return (

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .errors import ConfigError
-from .program import Group
-from .units import parse_bytes, parse_ranges
+from commbench.core.errors import ConfigError
+from commbench.core.program import Group
+from commbench.core.units import parse_bytes, parse_ranges
+from commbench.core.variables import BY_NAME
 
-DEFAULT_GROUPS = "all_reduce@world + all_gather@world"
+DEFAULT_GROUPS = str(BY_NAME["groups"].null)
 AT_ONCE = " + "
 UNDER_LOAD = " beside "
 ENTRY = re.compile(
@@ -19,11 +20,11 @@ ENTRY = re.compile(
 )
 TIMED_ENTRY = re.compile(r"\[(?P<entry>[^][]*)\]")
 MOST_ENTRIES = 4
-GROUP_OPERATION_NAMES = (
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "p2p_latency",
-    "p2p_bandwidth",
-)  # fmt: skip
 PAIRED = ("p2p_latency", "p2p_bandwidth")
+COPIES = ("copy_h2d", "copy_d2h")  # of each rank by itself
+GROUP_OPERATION_NAMES = (
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", *PAIRED, *COPIES
+)  # fmt: skip
 GRAMMAR = (
     "write OPERATION@GROUPS, where GROUPS is world, tp4 (neighbours by 4), dp4 (the ranks with the"
     " same place in these) or ranks such as 0-3, and =SIZE for another size, and several with + or"
@@ -53,8 +54,16 @@ class GroupEntry:
         return cls(text.strip(), match["operation"], match["place"], size_bytes)
 
     def groups(self, size: int) -> tuple[Group, ...]:
-        """Those of a layout with so many ranks that have at least two of them."""
-        return tuple(group for group in self._all_groups(size) if len(group) > 1)
+        """Those of a layout with so many ranks that have at least two of them; of a copy each rank
+        of these."""
+        groups = self._all_groups(size)
+        if self.is_copy:
+            return tuple((rank,) for group in groups for rank in group)
+        return tuple(group for group in groups if len(group) > 1)
+
+    @property
+    def is_copy(self) -> bool:
+        return self.operation in COPIES
 
     def _all_groups(self, size: int) -> Iterator[Group]:
         ranks = range(size)

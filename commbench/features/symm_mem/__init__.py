@@ -1,0 +1,1 @@
+"""torch's symmetric memory: collectives that reach into the memory of the other GPUs themselves."""
