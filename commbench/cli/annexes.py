@@ -37,7 +37,7 @@ class Stages(Protocol):
 
     def is_folder_of_stages(self, folder: Path) -> bool: ...
 
-    def resume_stages(self, folder: Path) -> int:
+    def resume_stages(self, folder: Path, force: bool) -> int:
         """Measure what is missing; returns the exit status."""
 
 

@@ -235,7 +235,7 @@ def resume(words: Sequence[str]) -> int:
     check_readable(folder)
     staged = annexes.stages()
     if staged is not None and staged.is_folder_of_stages(folder):
-        return staged.resume_stages(folder)
+        return staged.resume_stages(folder, force)
     if not exists(folder / "run.json"):
         raise ConfigError(
             f"{folder} is not a run: it has no run.json; give the folder that the run printed as"

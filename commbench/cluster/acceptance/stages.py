@@ -166,14 +166,16 @@ def is_folder_of_stages(folder: Path) -> bool:
     return exists(folder / ACCEPTANCE_FILE) and not exists(folder / "run.json")
 
 
-def resume_stages(folder: Path) -> int:
+def resume_stages(folder: Path, force: bool) -> int:
     """See cli.annexes.Stages."""
-    return _run_stages(folder, *read_acceptance_file(folder))
+    return _run_stages(folder, *read_acceptance_file(folder), force)
 
 
-def _run_stages(folder: Path, words: Sequence[str], environment: Mapping[str, str]) -> int:
+def _run_stages(
+    folder: Path, words: Sequence[str], environment: Mapping[str, str], force: bool = False
+) -> int:
     """Measure what the acceptance in a folder lacks, print its verdict and return the worst exit
-    status."""
+    status. `force`: also on a machine that has changed."""
     config_dir = environment.get(CONFIG_DIR)
     with ConfigComposer(config_dir) as composer:
         jobs, _ = stage_jobs(composer, requested_jobs(composer, words, multirun=False).jobs)
@@ -183,7 +185,7 @@ def _run_stages(folder: Path, words: Sequence[str], environment: Mapping[str, st
     try:
         for run_folder in begun.values():
             if not is_finished(read_record(run_folder), run_folder):
-                statuses.append(resume([str(run_folder)]))
+                statuses.append(resume([str(run_folder), *(["--force"] if force else [])]))
         if missing:
             with exported(environment), ConfigComposer(config_dir) as composer:
                 config = composer.hydra_config(words)

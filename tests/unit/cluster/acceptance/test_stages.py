@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from commbench.__main__ import main
+from commbench.cluster.acceptance import stages as acceptance_stages
 from commbench.cluster.acceptance.stages import (
     check_words,
     new_acceptance,
@@ -127,3 +130,25 @@ def test_a_damaged_file_is_one_line(text: str, tmp_path: Path) -> None:
     (tmp_path / "acceptance.json").write_text(text)
     with pytest.raises(ConfigError, match=r"acceptance.json can't be read.*begin the acceptance"):
         read_acceptance_file(tmp_path)
+
+
+def test_force_resumes_also_the_stages_on_a_machine_that_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["experiment=acceptance", "backend=simulated", "layout=6x2"]
+    folder, words = new_acceptance(words, str(tmp_path / "results"), {})
+    with ConfigComposer() as composer:
+        jobs, _ = stage_jobs(composer, requested_jobs(composer, words, False).jobs)
+    for number, job in enumerate(jobs):
+        run = folder / f"20260101T00000{number}.000000-0000"
+        run.mkdir()
+        (run / "run.json").write_text(json.dumps({"overrides": recorded_words(job)}))
+    resumed: list[list[str]] = []
+
+    def take(own: list[str]) -> int:
+        resumed.append(own)
+        return 0
+
+    monkeypatch.setattr(acceptance_stages, "resume", take)
+    assert main(["resume", str(folder), "--force"]) == 1, "no stage has results"
+    assert [own[1:] for own in resumed] == [["--force"]] * len(jobs)
