@@ -31,7 +31,7 @@ from commbench.core.variables import NAMES
 from .columns import TABLES, check_version
 from .jsonl import is_json
 from .row import Row, column_values, stored_row
-from .run_folder import PARTS, RECORD, file_bytes, walk
+from .run_folder import PARTS, RECORD, file_bytes, mapping_or_empty, walk
 from .table_files import Columns, Damaged, json_table, read_table, schema_of, table_of, why_unread
 
 if TYPE_CHECKING:
@@ -219,7 +219,25 @@ def load_run(path: str | Path) -> dict[str, Any]:
     if not isinstance(run, dict):
         raise Damaged(f"{file} is not the record of a run: it holds a {type(run).__name__}")
     check_version(run.get("schema_version"), str(file))
+    _check_types(run, str(file))
     return run
+
+
+def _check_types(run: Mapping[str, Any], where: str) -> None:
+    """Raises Damaged for a record whose parts that everybody reads are not what they must be."""
+    nodes = mapping_or_empty(run.get("world")).get("ranks") or []
+    fits = {
+        "status": isinstance(run.get("status"), str | None),
+        "overrides": _is_list_of(str, run.get("overrides") or []),
+        "world.ranks": _is_list_of(list, nodes) and all(_is_list_of(int, node) for node in nodes),
+    }
+    for name, is_right in fits.items():
+        if not is_right:
+            raise Damaged(f"{where} is not the record of a run: {name} has another type")
+
+
+def _is_list_of(kind: type, value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, kind) for each in value)
 
 
 # ---------------------------------------------------------------- cases with their run records
@@ -342,7 +360,10 @@ def _run_records(metadata: Mapping[bytes, bytes]) -> list[dict[str, Any]]:
     """The records of the runs whose cases are in a file, from its metadata."""
     records = json.loads(metadata.get(RUNS, b"[]"))
     records.append(json.loads(metadata.get(RUN, b"null")))
-    return [record for record in records if record]
+    found = [record for record in records if record]
+    for record in found:
+        _check_types(record, "a record in it")
+    return found
 
 
 def rows_of_table(table: Any) -> list[Row]:
