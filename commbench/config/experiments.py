@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from commbench.core.errors import ConfigError
 
-from .compose import EXPERIMENT, SOAK, SOAK_KEYS, ConfigComposer, in_run_order
+from .compose import SOAK, SOAK_KEYS, ConfigComposer, in_run_order
 from .settings import Job
 
 ONE_AT_A_TIME = ("experiment", "part", "scale")
@@ -40,17 +40,13 @@ def requested_jobs(
     """Every job of the command line, checked; raises ConfigError for mistakes of the user."""
     # before an experiment's parts: the user's mistakes first
     jobs = composer.jobs(composer.checked_first(overrides), multirun)
-    names = [
-        override.removeprefix(EXPERIMENT)
-        for override in overrides
-        if override.startswith(EXPERIMENT)
-    ]
-    if not names or names[-1] == "null":
+    values = {key: value for key, _, value in (word.partition("=") for word in overrides)}
+    name = values.get("experiment", "null")
+    if name == "null":
         return RequestedJobs(tuple(jobs), multirun)
-    for word in overrides:
-        key, _, value = word.partition("=")
-        if key in ONE_AT_A_TIME and "," in value:
-            raise ConfigError(f"{word} names several; run one {key} at a time")
+    for key in ONE_AT_A_TIME:
+        if "," in values.get(key, ""):
+            raise ConfigError(f"{key}={values[key]} names several; run one {key} at a time")
     part_jobs: list[Job] = []
     refused: list[str] = []
     for part in experiment_parts(composer, overrides):
@@ -66,11 +62,11 @@ def requested_jobs(
     }
     chosen = in_run_order(list(without_part.values()))
     shrinks = CPU in jobs[0].config["parts"] and jobs[0].config["scale"] != CPU
-    smaller = f"{EXPERIMENT}{names[-1]} scale={CPU}" if shrinks else None
+    smaller = f"experiment={name} scale={CPU}" if shrinks else None
     return RequestedJobs(
         tuple(chosen),
         multirun or len(chosen) != 1,
-        names[-1],
+        name,
         tuple(dict.fromkeys(refused)),
         smaller,
     )

@@ -111,10 +111,8 @@ def _case_cells(case: ComparedCase) -> dict[str, str]:
         "message\nB": str(case.variables.message_bytes or "-"),
         "launches": f"{base_launches} / {new_launches}",
     }
-    if case.judged is None:
-        cells |= dict.fromkeys(NUMBER_HEADS, "-")
-    else:
-        cells |= dict(zip(NUMBER_HEADS, _number_cells(case.judged), strict=True))
+    numbers = _number_cells(case.judged) if case.judged else "-" * len(NUMBER_HEADS)
+    cells |= dict(zip(NUMBER_HEADS, numbers, strict=True))
     for module in part_modules("compared"):
         cells |= module.cells(case)
     return cells
@@ -179,7 +177,7 @@ def caption(cases: Sequence[ComparedCase], rules: Rules) -> list[str]:
     lines = [f"NEW / BASE, p95, p99: {ratio}, of times of an operation; above 1 is slower"]
     if any(case.variables.benchmark == "p2p_latency" for case in cases):
         lines.append("the time of p2p_latency is half a round trip")
-    if any(case.judged and case.judged.ratio.is_known for case in cases):
+    if any(judged.ratio.is_known for _, judged in _judged(cases)):
         pairs = " in pairs" if rules.paired else ""
         lines.append(f"±: 95 % confidence interval over launches{pairs}, for any distribution")
         test = "signed-rank test" if rules.paired else "Mann-Whitney test"
@@ -189,18 +187,16 @@ def caption(cases: Sequence[ComparedCase], rules: Rules) -> list[str]:
         lines.append("threshold: --delta, or the noise of the A/A launches (95th percentile)")
     given = {case.verdict for case in cases}
     lines += [f"{word}: {text}" for word, text in VERDICT_MEANINGS.items() if word in given]
-    lines += _undecided_advice(cases, rules)
-    few = undecidable_text(cases, rules)
-    lines += days_apart(cases)
-    return [*lines, *uneven_launches(cases), *([few] if few else [])]
+    lines += [*_undecided_advice(cases, rules), *days_apart(cases), *uneven_launches(cases)]
+    return [*lines, *filter(None, [undecidable_text(cases, rules)])]
 
 
 def _undecided_advice(cases: Sequence[ComparedCase], rules: Rules) -> list[str]:
     """What would decide all UNDECIDED cases: launches, or a margin that holds the interval."""
     undecided = [
-        (min(case.launches), case.judged.ratio, case.judged.delta)
-        for case in cases
-        if case.judged and case.verdict == "UNDECIDED" and case.judged.ratio.is_known
+        (min(case.launches), judged.ratio, judged.delta)
+        for case, judged in _judged(cases)
+        if judged.verdict == "UNDECIDED" and judged.ratio.is_known
     ]
     if not undecided:
         return []
@@ -213,19 +209,16 @@ def _undecided_advice(cases: Sequence[ComparedCase], rules: Rules) -> list[str]:
 
 def _deciding_launches(launches: int, ratio: Interval, margin: float) -> float:
     """So many that the interval, which shrinks with their root, is on one side of the margin."""
-    half_width = math.log(ratio.high / ratio.low) / 2
     to_margin = abs(abs(math.log(ratio.value)) - math.log1p(margin)) or math.ulp(1.0)
-    return max(launches + 1, launches * (half_width / to_margin) ** 2)
+    return max(launches + 1, launches * (math.log(ratio.high / ratio.low) / 2 / to_margin) ** 2)
 
 
 def days_apart(cases: Iterable[ComparedCase]) -> list[str]:
     """How many changes are no larger than those of days alone may be."""
     changed = [
-        (case.judged.ratio.value, case.judged.day_ratio)
-        for case in cases
-        if case.judged
-        and case.verdict in ("SLOWER", "FASTER")
-        and case.judged.day_ratio is not None
+        (judged.ratio.value, judged.day_ratio)
+        for _, judged in _judged(cases)
+        if judged.verdict in ("SLOWER", "FASTER") and judged.day_ratio is not None
     ]
     if not changed:
         return []
@@ -242,8 +235,7 @@ def uneven_launches(cases: Iterable[ComparedCase]) -> list[str]:
     """A line for each side of a case whose launches fall into two groups."""
     uneven = [
         f"{name}, {case_text(case.variables)}: {groups} as the others"
-        for case in cases
-        if case.judged
+        for case, _ in _judged(cases)
         for name, side in (("BASE", case.base), ("NEW", case.new))
         if (groups := side.groups) is not None
     ]

@@ -361,13 +361,13 @@ def rigorous_command(overrides: Sequence[Any]) -> str:
     shared = [word for word in words if all(word in own for own in known)]
     if len(shared) == len(words):
         return f"commbench {shlex.join([*shared, RIGOROUS])}"
-    varied = [word.partition("=") for word in words if word not in shared]
-    keys = {key for key, _, _ in varied}
-    is_several = len(keys) > 1 or keys & {"experiment", "part"}  # which a sweep can't vary
+    varied = (word.partition("=") for word in words if word not in shared)
+    keys, _, values = zip(*varied, strict=True)
+    is_several = len({*keys}) > 1 or {"experiment", "part"} & {*keys}  # which no sweep varies
     if is_several or any(len(own) != len(shared) + 1 for own in known):
         return ""
-    values = ",".join(value for _, _, value in varied)
-    return f"commbench -m {shlex.join([f'{keys.pop()}={values}', *shared, RIGOROUS])}"
+    swept = f"{keys[0]}={','.join(values)}"
+    return f"commbench -m {shlex.join([swept, *shared, RIGOROUS])}"
 
 
 def several_pairs(rows: Iterable[Row], least: int) -> list[Row]:

@@ -341,7 +341,7 @@ def run_tables(
 def _run_records(metadata: Mapping[bytes, bytes]) -> list[dict[str, Any]]:
     """The records of the runs whose cases are in a file, from its metadata."""
     records = json.loads(metadata.get(RUNS, b"[]"))
-    records += [json.loads(metadata[RUN])] if RUN in metadata else []
+    records.append(json.loads(metadata.get(RUN, b"null")))
     return [record for record in records if record]
 
 

@@ -40,9 +40,7 @@ REQUIRED = ("benchmark", "backend", "message_bytes", "status")
 RANGES: dict[str, tuple[float, float]] = {  # what a number of a case can be
     "nodes": (1, math.inf),
     "ranks_per_node": (1, math.inf),
-    "median_s": (0, LONGEST_S),
-    "ci_low_s": (0, LONGEST_S),
-    "ci_high_s": (0, LONGEST_S),
+    **dict.fromkeys(("median_s", "ci_low_s", "ci_high_s"), (0, LONGEST_S)),
     "interval_level": (0, 1),
     "started_at": (0, 250_000_000_000_000_000),  # in us; Python has no year 10000
 }
@@ -206,7 +204,6 @@ def _with_schema(where: str, rows: Any, schema: Any) -> Any:
     import pyarrow as pa
 
     by_name = dict(zip(rows.column_names, rows.columns, strict=True))
-    present = set(by_name)
     if any(by_name[name].null_count for name in ("run_id", "case_id") if name in by_name):
         raise Damaged(f"{where} has rows without run_id or case_id")
     for name, kind in zip(schema.names, schema.types, strict=True):
@@ -220,9 +217,8 @@ def _with_schema(where: str, rows: Any, schema: Any) -> Any:
                 raise Damaged(
                     f"{where}: column {name} is not of type {kind}: {first_line(error)}"
                 ) from error
-        if name in present:
-            _check_values(where, name, by_name[name])
-    _check_rows(where, {name: by_name[name] for name in schema.names if name in present})
+        _check_values(where, name, by_name[name])
+    _check_rows(where, by_name)
     return pa.Table.from_arrays([by_name[name] for name in schema.names], schema=schema)
 
 
@@ -247,34 +243,28 @@ def _check_rows(where: str, columns: Mapping[str, Any]) -> None:
 
 
 def _check_values(where: str, name: str, column: Any) -> None:
-    """Raises Damaged for a variable that no case can have."""
+    """Raises Damaged for a variable that no case can have, and for a null in a list."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if name in REQUIRED and column.null_count:
         raise Damaged(f"{where} has rows without {name}")
-    if pa.types.is_list(column.type) and pc.list_flatten(column).null_count:
-        raise Damaged(f"{where} has {name} with a null, which no case has")
+    known = (pc.list_flatten if pa.types.is_list(column.type) else pc.drop_null)(column)
+    fits = pc.is_valid(known)
     if name in RANGES:
         least, most = RANGES[name]
-        values = pc.drop_null(column.cast("int64") if name == "started_at" else column)
-        inside = pc.and_(pc.greater_equal(values, least), pc.less_equal(values, most))
-        if len(wrong := values.filter(pc.invert(inside))):
-            raise Damaged(f"{where} has {name} {wrong[0]}, which no case has")
-    if name in FORMS:
-        known = pc.drop_null(column)
-        wrong = known.filter(pc.invert(pc.match_substring_regex(known, FORMS[name])))
-        if len(wrong):
-            raise _no_case_has(where, name, wrong[0])
-    if name in WORDS:
-        known = pc.drop_null(column)
-        wrong = known.filter(pc.invert(pc.is_in(known, pa.array(WORDS[name]))))
-        if len(wrong):
-            raise _no_case_has(where, name, wrong[0])
-
-
-def _no_case_has(where: str, name: str, text: Any) -> Damaged:
-    return Damaged(f"{where} has {name} {one_line(text.as_py())[:80]!r}, which no case has")
+        if name == "started_at":
+            known = known.cast("int64")
+        fits = pc.and_(pc.greater_equal(known, least), pc.less_equal(known, most))
+    elif name in FORMS:
+        fits = pc.match_substring_regex(known, FORMS[name])
+    elif name in WORDS:
+        fits = pc.is_in(known, pa.array(WORDS[name]))
+    wrong = known.filter(pc.invert(fits))
+    if len(wrong):
+        value = wrong[0].as_py()
+        shown = repr(one_line(value)[:80]) if isinstance(value, str) else value
+        raise Damaged(f"{where} has {name} {shown}, which no case has")
 
 
 def _converted(column: Any, name: str, kind: Any) -> Any:
@@ -295,11 +285,10 @@ def _converted(column: Any, name: str, kind: Any) -> Any:
     values = (
         json.loads(value) if isinstance(value, str) else value for value in column.to_pylist()
     )
-    items = (value if value is None else dict(value).items() for value in values)
     # a struct has nulls for the names of other rows
     maps = [
-        pairs if pairs is None else [pair for pair in pairs if pair[1] is not None]
-        for pairs in items
+        None if value is None else [pair for pair in dict(value).items() if pair[1] is not None]
+        for value in values
     ]
     return pa.array(maps, type=kind)
 

@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from pages import put_row
 from simulated_cluster import NOISES, SimulatedCluster, searched
 
-from commbench.cluster.search.bad_nodes import ASPECTS, RECEIVES, SENDS, Cluster, Findings
+from commbench.cluster.search.bad_nodes import Findings
+from commbench.cluster.search.pair_times import ASPECTS, RECEIVES, SENDS, Cluster
 from commbench.core.layout import Layout
 
 RUNS = 100

@@ -8,17 +8,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from commbench.cluster.search.bad_nodes import (
+from commbench.cluster.search.bad_nodes import Findings, findings_of
+from commbench.cluster.search.node_rounds import FIRST_VISITS, Meetings
+from commbench.cluster.search.pair_times import (
     LATENCY,
     RECEIVES,
     SENDS,
     Cluster,
-    Findings,
+    Numbers,
     PairTimes,
-    findings_of,
 )
-from commbench.cluster.search.node_rounds import FIRST_VISITS, Meetings
-from commbench.cluster.search.search_power import Numbers
 from commbench.core.layout import Layout, Pair
 
 NOISES = ("normal", "lognormal", "exponential", "heavy-tailed")

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from commbench.cluster.search.bad_nodes import Cluster, PairTimes, findings_of
+from commbench.cluster.search.bad_nodes import findings_of
 from commbench.cluster.search.node_rounds import FIRST_VISITS, Meetings, search_refusal
+from commbench.cluster.search.pair_times import Cluster, PairTimes
 from commbench.cluster.search.search_power import FURTHER_VISITS
 from commbench.cluster.search.slurm_switches import slurm_switches
 from commbench.cluster.search.suspect_table import Places, Search

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from commbench.cluster.search.pair_times import Numbers
 from commbench.stats.thresholds import MISSED
 
-Numbers = NDArray[np.float64]
 QUARTILE = 0.25
 FURTHER_VISITS = range(24, 121, 8)
 NAMED = 0.99  # the probability that a slow node is named: decides on the visits

@@ -10,13 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from commbench.cluster.search.bad_nodes import (
-    ASPECTS,
-    METRICS,
-    Findings,
-    Flags,
-    PairTimes,
-)
+from commbench.cluster.search.bad_nodes import METRICS, Findings
+from commbench.cluster.search.pair_times import ASPECTS, Flags, PairTimes
 from commbench.cluster.search.search_power import QUARTILE
 from commbench.core.layout import Layout
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text

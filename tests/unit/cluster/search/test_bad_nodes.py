@@ -9,17 +9,16 @@ import numpy as np
 from loops import for_each
 from simulated_cluster import NOISES, SimulatedCluster, searched
 
-from commbench.cluster.search.bad_nodes import (
+from commbench.cluster.search.bad_nodes import Findings, findings_of
+from commbench.cluster.search.node_rounds import Meetings
+from commbench.cluster.search.pair_times import (
     ASPECTS,
     LATENCY,
     RECEIVES,
     SENDS,
     Cluster,
-    Findings,
     PairTimes,
-    findings_of,
 )
-from commbench.cluster.search.node_rounds import Meetings
 from commbench.core.layout import Layout, Pair
 
 BANDWIDTH = (SENDS, RECEIVES)

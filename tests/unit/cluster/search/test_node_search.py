@@ -11,7 +11,6 @@ import pytest
 from composed import settings_of
 from sample_cases import case_row
 
-from commbench.cluster.search.bad_nodes import Cluster
 from commbench.cluster.search.node_rounds import Meetings
 from commbench.cluster.search.node_search import (
     NodeSearch,
@@ -21,6 +20,7 @@ from commbench.cluster.search.node_search import (
     pair_times,
     rounds_s,
 )
+from commbench.cluster.search.pair_times import Cluster
 from commbench.cluster.search.suspect_table import Places
 from commbench.config.settings import Settings
 from commbench.core.case import Planned, World

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from simulated_cluster import SimulatedCluster, searched
 
-from commbench.cluster.search.bad_nodes import LATENCY, RECEIVES, SENDS, Cluster
 from commbench.cluster.search.node_rounds import Meetings
+from commbench.cluster.search.pair_times import LATENCY, RECEIVES, SENDS, Cluster
 from commbench.cluster.search.suspect_table import Places, Search
 from commbench.core.layout import Layout
 from commbench.core.terminal import Terminal
