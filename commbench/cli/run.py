@@ -231,11 +231,10 @@ def resume(words: Sequence[str]) -> int:
     )
     options = parser.parse_args(words)
     folder = Path(options.run).absolute()
-    force = bool(options.force)
     check_readable(folder)
     staged = annexes.stages()
     if staged is not None and staged.is_folder_of_stages(folder):
-        return staged.resume_stages(folder, force)
+        return staged.resume_stages(folder, options.force)
     if not exists(folder / "run.json"):
         raise ConfigError(
             f"{folder} is not a run: it has no run.json; give the folder that the run printed as"
@@ -248,18 +247,19 @@ def resume(words: Sequence[str]) -> int:
     if not isinstance(config, dict) or not isinstance(config_dir, str | None):
         raise ConfigError(f"{folder}/run.json is not as commbench writes it: config or config_dir")
     identity = identity_here()
-    mode = Resume.FORCE if force else Resume.RETRY
+    mode = Resume.FORCE if options.force else Resume.RETRY
     with (
         exported({} if config_dir is None else {CONFIG_DIR: config_dir}),
         ConfigComposer(config_dir) as composer,
     ):
         job = composer.jobs(overrides, multirun=False)[0]
-        # some are younger than the run
-        keys = [key for key in job.config if key != "layout" and key in config]
+        # some keys are younger than the run
         changed = sorted(
-            key for key in keys if _comparable(job.config[key]) != _comparable(config.get(key))
+            key
+            for key in job.config.keys() & config.keys() - {"layout"}
+            if _comparable(job.config[key]) != _comparable(config[key])
         )
-        if changed and not force:
+        if changed and not options.force:
             raise ConfigError(
                 f"{folder} was started with other {', '.join(changed)}; --force resumes it anyway"
             )

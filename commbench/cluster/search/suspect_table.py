@@ -265,9 +265,10 @@ class Search:
 
 def evidence_text(suspect: Mapping[str, Any]) -> str:
     """One of the `suspects` of run.json."""
+    between = "" if suspect["between"] == "-" else f" ({suspect['between']})"
     return (
         f"{suspect['who']}: {suspect['what_is_slow']} take {suspect['longer_by']} longer than"
-        f" typical ({suspect['between']}), in {suspect['pairs']} measured pairs"
+        f" typical{between}, in {suspect['pairs']} measured pairs"
     )
 
 

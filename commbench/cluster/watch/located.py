@@ -98,6 +98,9 @@ def _machine_words(
 
 
 def _search_lines(search: Mapping[str, Any]) -> Iterator[str]:
-    """The answer of a search, and its evidence."""
+    """The answer of a search, with the evidence against slow nodes; if there are none, against the
+    first suspect."""
     yield from search["answer"]
-    yield from (evidence_text(suspect) for suspect in search["suspects"])
+    suspects = search["suspects"]
+    slower = [suspect for suspect in suspects if suspect["decision"] == "SLOWER"]
+    yield from map(evidence_text, slower or suspects[:1])

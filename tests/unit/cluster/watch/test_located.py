@@ -88,6 +88,34 @@ def test_nothing_is_searched(case: JudgedCase) -> None:
     assert searched(SIMULATED, {"a": case}) == ([], None)
 
 
+def suspect(who: str, decision: CaseVerdict, between: str) -> dict[str, str]:
+    return {
+        "who": who,
+        "decision": decision,
+        "what_is_slow": "sends",
+        "longer_by": "50 %",
+        "between": between,
+        "pairs": "7",
+    }
+
+
+@pytest.mark.parametrize(
+    ("decision", "text"),
+    [
+        ("SLOWER", "n5: sends take 50 % longer than typical (40 .. 60 %), in 7 measured pairs"),
+        ("UNDECIDED", "n6: sends take 50 % longer than typical, in 7 measured pairs"),
+    ],
+)
+def test_the_evidence_is_that_against_slow_nodes_or_the_first_suspect(
+    decision: CaseVerdict, text: str
+) -> None:
+    others = [suspect("n6", "UNDECIDED", "-"), suspect("n7", "UNDECIDED", "-")]
+    suspects = [*others, suspect("n5", decision, "40 .. 60 %")]
+    search = SEARCH | {"suspects": suspects}
+    _, location = searched(SIMULATED, {"a": case_of("8x1")}, search=search)
+    assert location is not None and location.lines[1:-1] == (text,)
+
+
 def test_a_search_that_does_not_end_is_said() -> None:
     _, location = searched(SIMULATED, {"a": case_of("8x1")}, search=None)
     assert location is not None and location.nodes == ""
