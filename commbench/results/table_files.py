@@ -35,12 +35,12 @@ NEEDED["cases"] = (
     "status",
     "median_s",
 )
-LONGEST_S = 1e9
+UNIT_RANGES = {"s": (0, 1e9), "GB/s": (0, 1e9)}
 REQUIRED = ("benchmark", "backend", "message_bytes", "status")
 RANGES: dict[str, tuple[float, float]] = {  # what a number of a case can be
     "nodes": (1, math.inf),
     "ranks_per_node": (1, math.inf),
-    **dict.fromkeys(("median_s", "ci_low_s", "ci_high_s"), (0, LONGEST_S)),
+    **{each.name: UNIT_RANGES[each.unit] for each in TABLES["cases"] if each.unit in UNIT_RANGES},
     "interval_level": (0, 1),
     "started_at": (0, 250_000_000_000_000_000),  # in us; Python has no year 10000
 }
@@ -260,7 +260,7 @@ def _check_values(where: str, name: str, column: Any) -> None:
         fits = pc.match_substring_regex(known, FORMS[name])
     elif name in WORDS:
         fits = pc.is_in(known, pa.array(WORDS[name]))
-    wrong = known.filter(pc.invert(fits))
+    wrong = known.filter(pc.invert(pc.fill_null(fits, False)))
     if len(wrong):
         value = wrong[0].as_py()
         shown = repr(one_line(value)[:80]) if isinstance(value, str) else value

@@ -77,6 +77,8 @@ def test_a_finished_run_without_its_cases_says_so(
         ("ranks_per_node", 0, "has ranks_per_node 0, which no case has"),
         ("median_s", float("nan"), "has median_s nan, which no case has"),
         ("median_s", 1e308, "has median_s 1e+308, which no case has"),
+        ("full_speed_s", float("nan"), "has full_speed_s nan, which no case has"),
+        ("algbw_gb_per_s", 1e308, "has algbw_gb_per_s 1e+308, which no case has"),
         ("ci_low_s", -1.0, "has ci_low_s -1.0, which no case has"),
         ("interval_level", 1e308, "has interval_level 1e+308, which no case has"),
         ("layout", "1x0", "has layout '1x0', which no case has"),

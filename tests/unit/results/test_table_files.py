@@ -3,6 +3,7 @@ name."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -31,6 +32,26 @@ def test_foreign_tables_are_named(killed: Path, tmp_path: Path) -> None:
     with pytest.raises(
         CommbenchError, match=r"run\.json is not the record of a run: it holds a list"
     ):
+        commbench.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "named"),
+    [
+        ("status", ["done"], "status"),
+        ("overrides", ["backend=gloo", {}], "overrides"),
+        ("world", {"ranks": [3]}, r"world\.ranks"),
+        ("world", {"ranks": [["0"]]}, r"world\.ranks"),
+    ],
+)
+def test_a_record_with_a_part_of_another_type_is_refused_in_one_line(
+    finished: Path, tmp_path: Path, part: str, value: object, named: str
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    file = folder / "run.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {part: value}))
+    with pytest.raises(CommbenchError, match=rf"run\.json .*: {named} has another type"):
         commbench.load(folder)
 
 
