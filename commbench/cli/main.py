@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 
 import commbench
-from commbench.core.annexes import needed_annex
+from commbench.core.annexes import annex, needed_annex
 from commbench.core.case import RankIdentity
 from commbench.core.errors import (
     CommbenchError,
@@ -79,7 +79,7 @@ COMMANDS = {  # command with its own options -> module, function
     "show": ("commbench.cli.show", "show"),
     "compare": ("commbench.cli.compare", "compare_command"),
     "export": ("commbench.cli.export", "export"),
-    "import": ("commbench.features.imports.command", "import_results"),
+    "import": ("commbench.features.other_tools.command", "import_results"),
     "reference": ("commbench.features.documents.command", "reference"),
     "replay": ("commbench_replay.command", "replay"),
     "resume": ("commbench.cli.run", "resume"),
@@ -91,6 +91,7 @@ COMMANDS = {  # command with its own options -> module, function
     "doctor": ("commbench.cli.doctor", "doctor"),
 }
 MEASURING_COMMANDS = ("resume", "ab", "locate", "watch")
+SHORT_FORMS = "commbench.features.other_tools.short_forms"
 OTHER_PROGRAM = re.compile(r"osu_|\w+_perf$")  # of OSU and nccl-tests
 OTHER_COMMANDS = ("run", "help")
 OTHER_WORDS = {  # that are options or settings here
@@ -221,9 +222,9 @@ def _run_command(words: list[str]) -> int:
 
         return run_started()
     if OTHER_PROGRAM.match("".join(words[:1])):
-        from commbench.cli.short_forms import expanded
-
-        words = expanded(words)
+        short = needed_annex(SHORT_FORMS, words[0]).short_forms()
+        # before the words of the user, which count where both give a key
+        words = [*short.get(words[0], words[:1]), *words[1:]]
     # before the options of a mistyped command
     _check_words([word for word in words[:1] if word[:1] != "-"])
     parser = CommandParser(
@@ -291,10 +292,10 @@ def _word_hint(word: str) -> str:
     """`did you mean benchmark=p2p_latency? `, or empty."""
     if word in OTHER_WORDS:
         return f"did you mean {OTHER_WORDS[word]}? "
-    from commbench.cli.short_forms import short_forms
     from commbench.config.compose import ConfigComposer
 
-    meant = {program: program for program in short_forms()}
+    other_tools = annex(SHORT_FORMS)
+    meant = {} if other_tools is None else {name: name for name in other_tools.short_forms()}
     with ConfigComposer() as composer:
         for group in ("experiment", "benchmark", "backend"):
             meant |= {name: f"{group}={name}" for name in composer.options(group)}

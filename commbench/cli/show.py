@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
+from commbench.core.annexes import part_modules
 from commbench.core.errors import ConfigError, Unreadable
 from commbench.core.states import status_of_run
 from commbench.core.terminal import Terminal, printable
-from commbench.report.nccl_tests import NcclTests
-from commbench.report.osu import Osu
 from commbench.report.run_text import run_text
 from commbench.report.run_texts import RunTexts
 from commbench.report.side_by_side import belong_together, side_by_side
@@ -24,7 +24,6 @@ from commbench.results.run_folder import resume_command
 from .options import CommandParser, show_command, with_last_runs
 
 CONSOLE = "console"
-LISTINGS = {"osu": Osu(), "osu_strict": Osu(strict=True), "nccl_tests": NcclTests()}
 
 
 def show(words: list[str]) -> int:
@@ -40,9 +39,8 @@ def show(words: list[str]) -> int:
         metavar="RUN",
         help="folders of runs, or with runs in them; last: the runs of the newest command",
     )
-    forms = (CONSOLE, *LISTINGS)
     parser.add_argument(
-        "--as", dest="form", choices=forms, default=CONSOLE, help="default: console"
+        "--as", dest="form", choices=(CONSOLE, *_forms()), default=CONSOLE, help="default: console"
     )
     parser.add_argument(
         "--flags",
@@ -77,6 +75,11 @@ def show(words: list[str]) -> int:
     return 0
 
 
+def _forms() -> dict[str, Any]:
+    """The other forms of a run's tables, by name."""
+    return {name: form for module in part_modules("forms") for name, form in module.FORMS.items()}
+
+
 def rows_of(run: Path) -> list[Row]:
     """The newest row of each case of a run. Raises Unreadable where a run that was finished has
     none."""
@@ -109,7 +112,7 @@ def shown_text(
     if "backend" not in record:
         return f"{run.name}: nothing was measured: {record.get('reason') or record.get('status')}"
     if form != CONSOLE:
-        return printable(LISTINGS[form].text(record, rows))
+        return printable(_forms()[form].text(record, rows))
     texts = RunTexts()
     for row in rows:
         texts.add(row, partial(recorded_counters, run, row.case_id))

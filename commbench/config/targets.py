@@ -23,7 +23,7 @@ from commbench.results.writer import Writer
 OWN_TARGETS = {  # group -> prefixes of the targets that need no permission
     "backend": ("commbench.backends.", "commbench.features."),
     "benchmark": ("commbench.benchmarks.", "commbench.features.", "commbench_replay."),
-    "writer": ("commbench.results.", "commbench.report."),
+    "writer": ("commbench.results.", "commbench.report.", "commbench.features."),
     "launcher": ("commbench.runtime.launchers.",),
     "timing": ("commbench.config.settings.Timing",),
 }

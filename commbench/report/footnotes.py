@@ -14,7 +14,6 @@ from commbench.results.flags import flag_named
 from commbench.results.row import Row
 from commbench.results.run_folder import resume_command
 
-from .listing import OWN_BUFFERS, has_own_buffers
 from .quantities import is_stream_soak, limit_text
 from .run_heading import CONSTANT, variable_text
 
@@ -25,6 +24,11 @@ LONGEST_REASON = 400  # characters on a terminal: a reason can be a stack of 50 
 DIVIDED = (
     "message: in total; gather, scatter, all_gather, all_to_all and reduce_scatter divide it among"
     " the ranks"
+)
+
+OWN_BUFFERS = (
+    "buffers own: each message of a window has memory of its own (osu_bw has one buffer:"
+    " buffers=shared)"
 )
 
 RowsBySeries = Mapping[str, Sequence[Row]]  # rows by the text of the variables in which they differ
@@ -183,3 +187,8 @@ def _rows_by_series(
         words = [row.benchmark if several or not any(parts) else "", *parts]
         series.setdefault(" ".join(filter(None, words)), []).append(row)
     return series if len(series) > 1 else {"": listed}
+
+
+def has_own_buffers(rows: Iterable[Row]) -> bool:
+    """Whether each message of a window had memory of its own, which no other tool does."""
+    return any(row.buffers == "own" and (row.window or 1) > 1 for row in rows)

@@ -16,11 +16,16 @@ from commbench.results.flags import binding_text, flag_named, shared_flags
 from commbench.results.intervals import interval_note, marks_note
 from commbench.results.row import Row
 
-from .listing import backend_text
 from .quantities import MEDIAN, is_measured
 
 PATHS = ("link", "transport")
 CONSTANT = (*(name for name in SHOWN if name != "benchmark"), *PATHS)
+
+
+def backend_text(run: Mapping[str, Any]) -> str:
+    """`nccl (torch 2.9.0 of the venv /opt/venv, NCCL 2.27.5 loaded from torch's folder)`."""
+    backend = run["backend"]
+    return f"{backend['name']} ({backend.get('loaded') or backend.get('library', '')})"
 
 
 def heading(

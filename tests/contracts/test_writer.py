@@ -1,4 +1,4 @@
-"""Every file of conf/writer: takes a run's rows of every status, in a folder of its own, and
+"""Every writer: takes a run's rows of every status, in a folder of its own, and
 survives having none."""
 
 from __future__ import annotations

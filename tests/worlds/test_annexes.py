@@ -109,9 +109,11 @@ def test_a_key_of_a_feature_is_refused_with_its_name(
 
 
 def test_a_command_of_a_feature_is_refused_with_its_name(tmp_path: Path) -> None:
-    refused = run(without(tmp_path, "features/imports"), tmp_path, "import", "a.log")
-    assert refused.returncode == 2 and refused.stderr.count("\n") == 1
-    assert "commbench import needs commbench.features.imports" in refused.stderr
+    env = without(tmp_path, "features/other_tools")
+    for words, user in ((["import", "a.log"], "commbench import"), (["osu_bw"], "osu_bw")):
+        refused = run(env, tmp_path, *words)
+        assert refused.returncode == 2 and refused.stderr.count("\n") == 1
+        assert f"{user} needs commbench.features.other_tools" in refused.stderr
 
 
 def test_a_function_of_a_feature_is_refused_with_its_name(tmp_path: Path) -> None:

@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 
 from commbench.core.layout import pairs_text
 from commbench.core.variables import Device, Engine, TimerName
-from commbench.features.imports.experiment import (
+from commbench.features.other_tools.experiment import (
     Experiment,
     Problems,
     RankPlace,
     measured,
     withheld,
 )
-from commbench.features.imports.printed import Printed, contradiction
-from commbench.features.imports.text_lines import Line
-from commbench.report.osu import OSU_PROGRAMS
+from commbench.features.other_tools.osu import OSU_PROGRAMS
+from commbench.features.other_tools.printed import Printed, contradiction
+from commbench.features.other_tools.text_lines import Line
 from commbench.results.row import Row
 
 from .protocol import ITEM_BYTES, dtype_of

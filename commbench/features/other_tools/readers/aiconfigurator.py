@@ -13,7 +13,7 @@ from typing import Any
 
 from commbench.core.layout import MAX_RANKS, Layout
 from commbench.core.variables import TimerName
-from commbench.features.imports.experiment import (
+from commbench.features.other_tools.experiment import (
     DIVIDED,
     Experiment,
     FileContent,
@@ -21,8 +21,8 @@ from commbench.features.imports.experiment import (
     RankPlace,
     measured,
 )
-from commbench.features.imports.json_documents import text_of, whole
-from commbench.features.imports.printed import plain_number
+from commbench.features.other_tools.json_documents import text_of, whole
+from commbench.features.other_tools.printed import plain_number
 from commbench.results.columns import grouped
 from commbench.results.foreign_files import ForeignFile
 from commbench.results.foreign_readers import NotRecognised

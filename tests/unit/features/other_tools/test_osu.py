@@ -12,7 +12,7 @@ import pytest
 from sample_cases import RUN, measured_row
 
 import commbench
-from commbench.report.osu import OSU_PROGRAMS, Osu
+from commbench.features.other_tools.osu import OSU_PROGRAMS, Osu
 
 
 def row(benchmark: str = "p2p_latency", **more: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_cases import RUN, case_row, measured_row
 
-from commbench.report.listing import (
+from commbench.features.other_tools.listing import (
     comment,
     flag_lines,
     heading,
@@ -19,8 +19,8 @@ from commbench.report.listing import (
     status_line,
     tables,
 )
-from commbench.report.nccl_tests import NcclTests
-from commbench.report.osu import Osu
+from commbench.features.other_tools.nccl_tests import NcclTests
+from commbench.features.other_tools.osu import Osu
 from commbench.results.row import Row
 
 LABELLED = RUN | {"label": "x"}

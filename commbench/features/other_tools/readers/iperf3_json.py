@@ -8,14 +8,14 @@ from datetime import datetime, timezone
 from typing import Any
 
 from commbench.core.layout import Layout
-from commbench.features.imports.experiment import (
+from commbench.features.other_tools.experiment import (
     Experiment,
     FileContent,
     Problems,
     RankPlace,
     measured,
 )
-from commbench.features.imports.json_documents import (
+from commbench.features.other_tools.json_documents import (
     Document,
     documents,
     part,
@@ -23,7 +23,7 @@ from commbench.features.imports.json_documents import (
     text_of,
     whole,
 )
-from commbench.features.imports.printed import Printed, plain_number
+from commbench.features.other_tools.printed import Printed, plain_number
 from commbench.results.foreign_files import ForeignFile
 from commbench.results.foreign_readers import NotRecognised
 

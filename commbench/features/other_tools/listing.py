@@ -16,10 +16,10 @@ from commbench.core.units import (
     value_text,
 )
 from commbench.core.variables import SIZES
+from commbench.report.row_writer import RowWriter
+from commbench.report.run_heading import backend_text
 from commbench.results.columns import VARIABLES, grouped
 from commbench.results.row import Row
-
-from .row_writer import RowWriter
 
 # so that a table is complete when it is cut out
 IN_EVERY_HEADING = ("layout", "pair", "dtype", "engine")
@@ -30,10 +30,6 @@ LONGEST_PAIR_TABLE = 12  # rows; more pairs are printed as a matrix
 MAX_MATRIX_RANKS = 16
 WIDEST_MATRIX = 200  # characters, in a file
 MAX_NAMED_PAIRS = 8
-OWN_BUFFERS = (
-    "buffers own: each message of a window has memory of its own (osu_bw has one buffer:"
-    " buffers=shared)"
-)
 
 
 @dataclass
@@ -87,12 +83,6 @@ def number(value: float | None) -> str:
         return "N/A"
     decimals = 2 - floor(log10(value)) if 0 < value < 1 else 2
     return f"{value:.{decimals}f}"
-
-
-def backend_text(run: Mapping[str, Any]) -> str:
-    """`nccl (torch 2.9.0 of the venv /opt/venv, NCCL 2.27.5 loaded from torch's folder)`."""
-    backend = run["backend"]
-    return f"{backend['name']} ({backend.get('loaded') or backend.get('library', '')})"
 
 
 def preface(run: Mapping[str, Any], rows: Sequence[Row], tool: str) -> list[str]:
@@ -162,11 +152,6 @@ def flag_lines(table: Iterable[Row]) -> list[str]:
         for flag in row.warnings or () if row.status == "ok" else ():
             sizes.setdefault(flag, {})[format_bytes(row.message_bytes or 0)] = None
     return [comment(f"{flag}: {', '.join(texts)}") for flag, texts in sorted(sizes.items())]
-
-
-def has_own_buffers(rows: Iterable[Row]) -> bool:
-    """Whether each message of a window had memory of its own, which no other tool does."""
-    return any(row.buffers == "own" and (row.window or 1) > 1 for row in rows)
 
 
 def _varies(rows: Iterable[Row], name: str) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from commbench.features.imports.experiment import Experiment, Problems, RankPlace
-from commbench.features.imports.printed import Printed
-from commbench.features.imports.text_lines import Line
+from commbench.features.other_tools.experiment import Experiment, Problems, RankPlace
+from commbench.features.other_tools.printed import Printed
+from commbench.features.other_tools.text_lines import Line
 
 from .nccl_tests import Half, Program, library_text, table_line
 

@@ -3,10 +3,8 @@ program's operation, sizes and columns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from commbench.report.nccl_tests import NCCL_TESTS_PROGRAMS
-from commbench.report.osu import OSU_PROGRAMS
+from .nccl_tests import NCCL_TESTS_PROGRAMS
+from .osu import OSU_PROGRAMS
 
 OF_OSU = ("backend=mpi", "cache=warm", "timing=quick", "writer=osu")
 MESSAGES = ("dtype=int8", "sizes=1..4MiB")
@@ -40,9 +38,3 @@ def short_forms() -> dict[str, tuple[str, ...]]:
         for benchmark, program in NCCL_TESTS_PROGRAMS.items()
     }
     return of_osu | of_nccl_tests
-
-
-def expanded(words: Sequence[str]) -> list[str]:
-    """The words with the overrides that a program's name, the first, stands for: before those of
-    the user, which count where both give a key."""
-    return [*short_forms().get(words[0], words[:1]), *words[1:]]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from commbench.features.imports.experiment import FileContent, Problems, RankPlace
-from commbench.features.imports.json_documents import (
+from commbench.features.other_tools.experiment import FileContent, Problems, RankPlace
+from commbench.features.other_tools.json_documents import (
     Document,
     documents,
     part,
     parts,
     text_of,
 )
-from commbench.features.imports.printed import plain_number
+from commbench.features.other_tools.printed import plain_number
 from commbench.results.foreign_files import ForeignFile
 from commbench.results.foreign_readers import NotRecognised
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import ClassVar, Protocol
 
 from commbench.core.payload import DTYPES, OTHER_NAMES
-from commbench.features.imports.experiment import Experiment as Experiment
-from commbench.features.imports.experiment import FileContent, Problems
-from commbench.features.imports.text_lines import Line
+from commbench.features.other_tools.experiment import Experiment as Experiment
+from commbench.features.other_tools.experiment import FileContent, Problems
+from commbench.features.other_tools.text_lines import Line
 from commbench.results.foreign_readers import Reader
 
 ImportReader = Reader[FileContent]

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from commbench.core.errors import ConfigError
 from commbench.core.units import parse_bytes
-from commbench.features.imports.experiment import Experiment, Problems, RankPlace, measured
-from commbench.features.imports.printed import Printed
-from commbench.features.imports.text_lines import Line
+from commbench.features.other_tools.experiment import Experiment, Problems, RankPlace, measured
+from commbench.features.other_tools.printed import Printed
+from commbench.features.other_tools.text_lines import Line
 from commbench.results.row import Row
 
 TITLE = re.compile(

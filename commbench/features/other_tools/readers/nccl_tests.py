@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from commbench.core.variables import TimerName
-from commbench.features.imports.experiment import (
+from commbench.features.other_tools.experiment import (
     DIVIDED,
     Experiment,
     RankPlace,
@@ -17,8 +17,8 @@ from commbench.features.imports.experiment import (
     size_problem,
     withheld,
 )
-from commbench.features.imports.printed import Printed
-from commbench.report.nccl_tests import NCCL_TESTS_PROGRAMS
+from commbench.features.other_tools.nccl_tests import NCCL_TESTS_PROGRAMS
+from commbench.features.other_tools.printed import Printed
 from commbench.results.row import Row
 
 from .protocol import ITEM_BYTES, dtype_of

@@ -15,7 +15,7 @@ from commbench.core.foreign import check_size
 from commbench.core.layout import Layout
 from commbench.core.units import plural
 from commbench.core.variables import TimerName
-from commbench.features.imports.experiment import (
+from commbench.features.other_tools.experiment import (
     Experiment,
     FileContent,
     Problems,
@@ -23,8 +23,8 @@ from commbench.features.imports.experiment import (
     layout_of,
     measured,
 )
-from commbench.features.imports.json_documents import part, text_of, whole
-from commbench.features.imports.printed import Printed, contradiction, plain_number
+from commbench.features.other_tools.json_documents import part, text_of, whole
+from commbench.features.other_tools.printed import Printed, contradiction, plain_number
 from commbench.results.foreign_files import ForeignFile
 from commbench.results.row import Row
 

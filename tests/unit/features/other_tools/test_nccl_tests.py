@@ -10,7 +10,7 @@ import pytest
 from sample_cases import RUN, measured_row
 
 import commbench
-from commbench.report.nccl_tests import NCCL_TESTS_PROGRAMS, NcclTests
+from commbench.features.other_tools.nccl_tests import NCCL_TESTS_PROGRAMS, NcclTests
 from commbench.results.load import read_rows
 
 CELLS = 13

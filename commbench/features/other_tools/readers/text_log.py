@@ -3,8 +3,8 @@ other, and the lines of launchers and libraries between them."""
 
 from __future__ import annotations
 
-from commbench.features.imports.experiment import FileContent, Problems
-from commbench.features.imports.text_lines import text_lines
+from commbench.features.other_tools.experiment import FileContent, Problems
+from commbench.features.other_tools.text_lines import text_lines
 from commbench.results.foreign_files import ForeignFile
 from commbench.results.foreign_readers import NotRecognised
 

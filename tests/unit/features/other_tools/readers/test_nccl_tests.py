@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from other_tools import nccl_json, nccl_line, nccl_text
 
-from commbench.features.imports.experiment import FileContent
-from commbench.features.imports.readers.nccl_tests_json import NcclTestsJson
-from commbench.features.imports.readers.text_log import TextLog
+from commbench.features.other_tools.experiment import FileContent
+from commbench.features.other_tools.readers.nccl_tests_json import NcclTestsJson
+from commbench.features.other_tools.readers.text_log import TextLog
 from commbench.results.foreign_files import ForeignFile
 
 OPERATIONS = (

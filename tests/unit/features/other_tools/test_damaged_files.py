@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from other_tools import all_reduce_bench, inspector_record, iperf3, nccl_json, nccl_text, osu_text
 
 from commbench.core.errors import Unreadable
-from commbench.features.imports.command import _runs
-from commbench.features.imports.readers.registry import READERS
-from commbench.features.imports.runs import Told
+from commbench.features.other_tools.command import _runs
+from commbench.features.other_tools.readers.registry import READERS
+from commbench.features.other_tools.runs import Told
 from commbench.results.foreign_readers import read_files
 
 FILES: dict[str, Callable[[], str]] = {

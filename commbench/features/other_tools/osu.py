@@ -8,10 +8,11 @@ from functools import partial
 from typing import ClassVar, Literal
 
 from commbench.core.terminal import TableColumn
+from commbench.report.footnotes import OWN_BUFFERS, has_own_buffers
+from commbench.report.row_table import RowColumn, RowTable, row_column
 from commbench.results.row import Row
 
-from .listing import OWN_BUFFERS, Listing, comment, flag_lines, has_own_buffers, number, status_line
-from .row_table import RowColumn, RowTable, row_column
+from .listing import Listing, comment, flag_lines, number, status_line
 
 MEANS = "Median, low and high: median_s and its interval; the other columns hold means, as OSU's do"
 Value = Callable[[Row], "float | None"]

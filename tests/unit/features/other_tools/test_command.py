@@ -13,7 +13,7 @@ from commbench.analysis.compare import compare
 from commbench.cli.main import main
 from commbench.core.errors import ConfigError, Unreadable
 from commbench.features.documents.reference import OWN
-from commbench.features.imports.command import import_results
+from commbench.features.other_tools.command import import_results
 from commbench.results.load import find_runs, load, load_run
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import chain
 
 from commbench.core.terminal import TableColumn
+from commbench.report.row_table import RowColumn, RowTable, lines_of
+from commbench.report.table import Table
 from commbench.results.row import Row
 
 from .listing import Listing, comment, flag_lines, number, status_line
-from .row_table import RowColumn, RowTable, lines_of
-from .table import Table
 
 NCCL_TESTS_PROGRAMS = {
     "all_gather": "all_gather_perf",
