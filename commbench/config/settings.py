@@ -79,9 +79,9 @@ BUDGET_BOUNDS = {
     "case_s": (ABOVE_0, MAX_DURATION_S),
     "total_s": (ABOVE_0, MAX_DURATION_S),
     "memory_share": (ABOVE_0, 1),
-    # a heartbeat is sent every 2 s
     "restarts": (0, 1000),
     "late_s": (1, 86400),
+    # a heartbeat is sent every 2 s
     "silence_s": (5, 86400),
 }
 SEARCH = "search"  # pairs=search

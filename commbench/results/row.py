@@ -1,7 +1,8 @@
 """A row of cases.parquet: the independent variables of a case, who measured it, and its result.
 
-The fields are the columns, with their units and meanings. To add a column, add its field here and
-its value in measure/rows.py.
+The fields are the columns, with their units and meanings. To add a column, add its field here, and
+its value in measure/rows.py or in what a feature finds out (`probe` in measure/features.py).
+`python -m commbench.results.json_schema > docs/schemas/row.json` renews the published schema.
 """
 
 from __future__ import annotations
