@@ -37,6 +37,7 @@ from commbench.runtime.control import StoreControl
 # copies of a buffer; as many repetitions, so that an in-place operation meets each copy once
 POOL = 2
 LATE_S = 0.5
+ENOUGH_FOR_TWO_RANKS = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8")
 
 
 @dataclass
@@ -134,8 +135,7 @@ def benches(backend: Any, communicator: Any) -> Iterator[Bench]:
         bench.all_of("float32", 7)
         bench.programs_of("float32", 7)
         bench.programs_of("float32", 70_001)
-        # enough for two ranks
-        for kind in DTYPES if communicator.size != 2 else ("float16", "bfloat16", "int8"):
+        for kind in DTYPES if communicator.size != 2 else ENOUGH_FOR_TWO_RANKS:
             bench.all_of(kind, 5, root=-1)
         for count in (1, 2000, 70_001):
             bench.all_of("float32", count, ["sum"], root=1)

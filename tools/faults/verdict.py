@@ -12,7 +12,7 @@ from commbench.core.errors import CommbenchError
 from commbench.results.load import find_runs, read_rows
 
 PREFIX = "commbench: "
-PROGRESS = re.compile(r"(launch \d+ of \d+: )?\d+ cases?, (?:about|at most) |\[\d+/\d+\] ")
+PROGRESS = re.compile(r"(launch \d+ of \d+: )?\d+ cases?, (?:about|up to about) |\[\d+/\d+\] ")
 # a rank with its host, or a launcher
 NAMED = re.compile(r"ranks? [\d, ]+ (on|at|did)|(server|torchrun|mpirun) \(pid")
 PATH = re.compile(

@@ -387,6 +387,7 @@ def test_a_driver_that_is_too_old_is_told_by_doctor_and_before_a_start(tmp_path:
     assert [line.split()[0] for line in lines_of(doctor) if reason in line] == [
         "cuda_copy",
         "nccl",
+        "symm_mem",
     ]
     assert (done.returncode, started) == (2, "")
     # by the rank server, which starts first

@@ -18,7 +18,7 @@ from small_disk import small_disk
 
 import commbench
 from commbench.cli.run import resume
-from commbench.core.errors import ConfigError
+from commbench.core.errors import CommbenchError
 from commbench.results.load import find_runs, load_run
 from commbench.runtime.recovery import (
     IN_FLIGHT,
@@ -279,7 +279,7 @@ def test_resume_refuses_a_run_json_of_somebody_else(tmp_path: Path) -> None:
     run = load_run(folder)
     for key in ("overrides", "layouts", "config", "config_dir"):
         (folder / "run.json").write_text(json.dumps(run | {key: 7}))
-        with pytest.raises(ConfigError, match=key) as refused:
+        with pytest.raises(CommbenchError, match=key) as refused:
             resume([str(folder)])
         assert "\n" not in str(refused.value)
 
