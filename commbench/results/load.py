@@ -229,6 +229,7 @@ def _check_types(run: Mapping[str, Any], where: str) -> None:
     fits = {
         "status": isinstance(run.get("status"), str | None),
         "overrides": _is_list_of(str, run.get("overrides") or []),
+        "layouts": _is_list_of(str, run.get("layouts") or []),
         "world.ranks": _is_list_of(list, nodes) and all(_is_list_of(int, node) for node in nodes),
     }
     for name, is_right in fits.items():

@@ -50,6 +50,7 @@ FORMS = {  # variables that are texts with numbers
     "layout": r"^[1-9]\d{0,6}x[1-9]\d{0,6}$",
     "pair": r"^\d{1,7}-\d{1,7}( \d{1,7}-\d{1,7})*$",
 }
+RULED = {*RANGES, *FORMS, *WORDS}
 
 Columns = tuple[str, ...] | None  # None: all
 
@@ -249,8 +250,10 @@ def _check_values(where: str, name: str, column: Any) -> None:
 
     if name in REQUIRED and column.null_count:
         raise Damaged(f"{where} has rows without {name}")
-    known = (pc.list_flatten if pa.types.is_list(column.type) else pc.drop_null)(column)
-    fits = pc.is_valid(known)
+    is_list = pa.types.is_list(column.type)
+    if column.null_count == len(column) or not (is_list or name in RULED):
+        return
+    known = (pc.list_flatten if is_list else pc.drop_null)(column)
     if name in RANGES:
         least, most = RANGES[name]
         if name == "started_at":
@@ -260,11 +263,13 @@ def _check_values(where: str, name: str, column: Any) -> None:
         fits = pc.match_substring_regex(known, FORMS[name])
     elif name in WORDS:
         fits = pc.is_in(known, pa.array(WORDS[name]))
-    wrong = known.filter(pc.invert(pc.fill_null(fits, False)))
-    if len(wrong):
-        value = wrong[0].as_py()
-        shown = repr(one_line(value)[:80]) if isinstance(value, str) else value
-        raise Damaged(f"{where} has {name} {shown}, which no case has")
+    else:
+        fits = pc.is_valid(known)
+    if pc.all(fits, skip_nulls=False, min_count=0).as_py():
+        return
+    value = known.filter(pc.invert(pc.fill_null(fits, False)))[0].as_py()
+    shown = repr(one_line(value)[:80]) if isinstance(value, str) else value
+    raise Damaged(f"{where} has {name} {shown}, which no case has")
 
 
 def _converted(column: Any, name: str, kind: Any) -> Any:
