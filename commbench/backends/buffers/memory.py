@@ -179,7 +179,7 @@ def pattern_pieces(spec: BufferSpec, pattern: Pattern) -> Iterator[Piece]:
             length = min(segment.count - done, spec.count - element, len(tile) - phase)
             tolerance = segment.tolerance
             if tolerance is not None:
-                tolerance = tolerance.take(range(phase, phase + length), mode="wrap")
+                tolerance = np.resize(np.roll(tolerance, -phase), length)
             elements = slice(element, element + length)
             yield Piece(slot, elements, tile[phase : phase + length], tolerance)
             done += length

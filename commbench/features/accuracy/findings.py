@@ -6,8 +6,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -62,17 +63,19 @@ def _found(calls: Calls, results: Sequence[Results]) -> Found:
     planned = calls.setup.planned
     first, *others = results
     digests = digests_of(first)
-    errors = [_errors(planned, rank, words) for rank, words in first.items()]
-    every = np.concatenate(errors) if errors else np.zeros(0)
+    largest = squares = 0.0
+    for errors in chain.from_iterable(_errors(planned, *result) for result in first.items()):
+        largest = max(largest, float(errors.max()))
+        squares += float(np.square(errors).sum())
     return Found(
         again=differing(first, others),
         on_ranks=_differing_on_ranks(calls, first, {digest for _, digest in digests}),
         in_place=differing(first, calls.in_other_place()),
         in_halves=differing(first, calls.in_halves()),
         beside=_differing_beside(calls),
-        largest_error=float(every.max(initial=0.0)),
-        squares=float(np.square(every).sum()),
-        elements=every.size,
+        largest_error=largest,
+        squares=squares,
+        elements=sum(words.size for words in first.values()),
         digests=digests,
     )
 
@@ -131,17 +134,20 @@ def hash_of(digests: Sequence[Digest]) -> str:
     return hashlib.blake2b(text.encode()).hexdigest()[:HASH_DIGITS]
 
 
-def _errors(planned: Planned, rank: int, words: NDArray[Any]) -> NDArray[np.float64]:
-    """In units in the last place, of the result of a rank."""
+def _errors(planned: Planned, rank: int, words: NDArray[Any]) -> Iterator[NDArray[np.float64]]:
+    """In units in the last place, of the result of a rank, period by period: arrays that fit into
+    a cache."""
     kind = dtype(planned.case.dtype)
     pattern = planned.benchmark.expected(planned.case, rank, planned.size, "data", SALT)
     assert pattern is not None  # there is a result
     (shift,) = (each.shift for each in pattern.segments if each.tolerance is not None)
     sums, _ = sums_and_bound(kind.name, planned.size, SALT)
     unit = unit_in_last_place(sums.high, kind.name, LEAST)
-    of_period = [np.roll(each, -shift) for each in (sums.high, sums.low, unit)]
-    periods = np.resize(kind.decode(words), (-(-words.size // PERIOD), PERIOD))
-    return errors_ulp(periods, *of_period).ravel()[: words.size]
+    high, low, unit = (np.roll(each, -shift) for each in (sums.high, sums.low, unit))
+    for begin in range(0, words.size, PERIOD):
+        values = kind.decode(words[begin : begin + PERIOD])
+        count = values.size
+        yield errors_ulp(values, high[:count], low[:count], unit[:count])
 
 
 # ---------------------------------------------------------------- of all processes, on rank 0
