@@ -91,7 +91,7 @@ class Nothing:
     def count_wrong(self, pattern: Pattern, copies: int) -> int:
         return 0
 
-    def read(self, view: View) -> NDArray[np.uint8]:
+    def read(self, view: View, copy: int) -> NDArray[np.uint8]:
         return np.zeros(0, dtype=np.uint8)
 
 
@@ -110,6 +110,9 @@ class Instant:
 
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         return Nothing(spec, pool)
+
+    def deliver(self) -> None:
+        pass
 
     def counters(self) -> dict[str, float]:
         return {}
