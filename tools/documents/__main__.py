@@ -88,7 +88,8 @@ def measured(scene: Scene, folder: Path) -> str:
             )
     if done.returncode not in (0, 1):
         raise SystemExit(f"{shlex.join(command)}: exit {done.returncode}\n{done.stderr}")
-    return done.stdout.replace(f"{folder}/", "")
+    # as with commbench on PATH
+    return done.stdout.replace(f"{folder}/", "").replace(COMMBENCH, "commbench")
 
 
 def started_on(hosts: VirtualHosts) -> list[str]:
