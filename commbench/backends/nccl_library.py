@@ -102,6 +102,15 @@ def version_text(number: int) -> str:
     return f"{number // thousand}.{number % thousand // 100}.{number % 100}"
 
 
+def newer_nccl_needed(number: int, what: str) -> str | None:
+    """Why the loaded NCCL does not have it; None if it has, or is not known."""
+    loaded = LoadedNccl.find()
+    if loaded is None or loaded.number >= number:
+        return None
+    since = version_text(number).removesuffix(".0")
+    return f"{what} needs NCCL {since} or newer; this is {loaded.version}"
+
+
 class NcclBackend(Backend):
     """What the backends on NCCL declare: GPU memory, one GPU per rank."""
 

@@ -17,8 +17,6 @@ from commbench.results.load import find_runs, load_run
 from commbench.stats.thresholds import SMALLEST_CHANGE
 
 LARGEST_NUMBER = 10**18 - 1
-SPAN_UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400}
-SPAN = re.compile(r"(\d{1,9})(s|min|h|d)")
 PROGRAM = "commbench"
 LAST = "last"
 RESULTS = "results"  # where runs are stored unless output says another folder
@@ -83,17 +81,6 @@ def add_delta(parser: argparse.ArgumentParser) -> None:
         metavar="PERCENT",
         help=f"least change that matters (default {100 * SMALLEST_CHANGE:g})",
     )
-
-
-def time_span(word: str) -> int:
-    """The type of an option that takes a time: seconds above 0 in 90s, 10min, 6h or 1d."""
-    match = SPAN.fullmatch(word)
-    span_s = int(match[1]) * SPAN_UNITS_S[match[2]] if match else 0
-    if not span_s:
-        raise argparse.ArgumentTypeError(
-            f"{word} is not a time above 0; write it as 90s, 10min, 6h or 1d"
-        )
-    return span_s
 
 
 def with_last_runs(paths: Sequence[str]) -> list[str]:

@@ -241,7 +241,7 @@ def resume(words: Sequence[str]) -> int:
             " results"
         )
     run = load_run(folder)
-    overrides = recorded_overrides(run)
+    overrides = recorded_overrides(run, folder)
     config = run.get("config")
     config_dir = run.get("config_dir")
     if not isinstance(config, dict) or not isinstance(config_dir, str | None):
@@ -297,12 +297,22 @@ def task(config: DictConfig, folder: str | None = None) -> int:
             return error.exit_status
 
 
-def recorded_overrides(run: Mapping[str, Any]) -> list[str]:
-    """The overrides of a run, with the layouts where its world decided these."""
-    overrides = [*(run.get("overrides") or ())]
+def recorded_overrides(run: Mapping[str, Any], folder: Path) -> list[str]:
+    """The overrides of a run, with the layouts where its world decided these. Raises
+    ConfigError."""
+    overrides = _recorded_texts(run, "overrides", folder)
     if not any(word.startswith("layout=") for word in overrides):
-        overrides.append(f"layout=[{','.join(run.get('layouts') or ())}]")
+        overrides.append(f"layout=[{','.join(_recorded_texts(run, 'layouts', folder))}]")
     return overrides
+
+
+def _recorded_texts(run: Mapping[str, Any], key: str, folder: Path) -> list[str]:
+    """A list of texts in a record that was read; raises ConfigError where there is none."""
+    if run.get(key) is None:
+        raise ConfigError(
+            f"{folder}/run.json is not as commbench writes it: {key} is not a list of texts"
+        )
+    return list(run[key])
 
 
 def _comparable(value: Any) -> Any:

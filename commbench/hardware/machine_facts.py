@@ -210,6 +210,13 @@ def older_torch(version: tuple[int, int]) -> str | None:
     return installed if known and (int(known[1]), int(known[2])) < version else None
 
 
+def newer_torch_needed(version: tuple[int, int], what: str) -> str | None:
+    """Why the installed torch does not have it; None if it has, or is not known."""
+    installed = older_torch(version)
+    since = f"{version[0]}.{version[1]}"
+    return installed and f"{what} needs torch {since} or newer; this is {installed}"
+
+
 def package_facts(_: Path) -> Facts:
     """The interpreter, its C library (None for another one than glibc) and the installed
     distributions."""

@@ -29,13 +29,7 @@ from .derived_tables import DerivedTable, derived_tables
 from .distributions import RawData, RowId
 from .features import added_sections, answers_of, curves_beside, doubts_on, sentences_on
 from .numbers import headline_table, lines_by_window, number_sections
-from .quantities import (
-    MEDIAN,
-    has_bandwidth,
-    in_full,
-    quoted,
-    text_with_unit,
-)
+from .quantities import MEDIAN, has_bandwidth, in_full, quoted, text_with_unit
 from .section import Figure, Section, no_figures
 from .summary import GROUP_HEADS, LOST_HEADS, MOST_SENTENCES, Summary
 from .table import Table

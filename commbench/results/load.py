@@ -225,12 +225,13 @@ def load_run(path: str | Path) -> dict[str, Any]:
 
 def _check_types(run: Mapping[str, Any], where: str) -> None:
     """Raises Damaged for a record whose parts that everybody reads are not what they must be."""
-    nodes = mapping_or_empty(run.get("world")).get("ranks") or []
+    nodes = mapping_or_empty(run.get("world")).get("ranks")
     fits = {
         "status": isinstance(run.get("status"), str | None),
-        "overrides": _is_list_of(str, run.get("overrides") or []),
-        "layouts": _is_list_of(str, run.get("layouts") or []),
-        "world.ranks": _is_list_of(list, nodes) and all(_is_list_of(int, node) for node in nodes),
+        "overrides": _is_list_of(str, run.get("overrides")),
+        "layouts": _is_list_of(str, run.get("layouts")),
+        "world.ranks": _is_list_of(list, nodes)
+        and all(_is_list_of(int, node) for node in nodes or ()),
     }
     for name, is_right in fits.items():
         if not is_right:
@@ -238,7 +239,10 @@ def _check_types(run: Mapping[str, Any], where: str) -> None:
 
 
 def _is_list_of(kind: type, value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, kind) for each in value)
+    """Or None, where nothing is recorded."""
+    return value is None or (
+        isinstance(value, list) and all(isinstance(each, kind) for each in value)
+    )
 
 
 # ---------------------------------------------------------------- cases with their run records
@@ -361,7 +365,7 @@ def _run_records(metadata: Mapping[bytes, bytes]) -> list[dict[str, Any]]:
     """The records of the runs whose cases are in a file, from its metadata."""
     records = json.loads(metadata.get(RUNS, b"[]"))
     records.append(json.loads(metadata.get(RUN, b"null")))
-    found = [record for record in records if record]
+    found = list(filter(None, records))
     for record in found:
         _check_types(record, "a record in it")
     return found

@@ -79,3 +79,17 @@ def measured_row(benchmark: str, **values: Any) -> Row:
         "busbw_gb_per_s": 0.75,
     }
     return case_row(**known | values)
+
+
+# a short soak, as words of the command line
+SOAK = (
+    "backend=simulated",
+    "layout=1x2",
+    "timing=soak",
+    "timing.duration_s=0.02",
+    "timing.interval_s=0.005",
+    "timing.warmup_s=0",
+    "benchmark=p2p_latency",
+    "sizes=[8]",
+    "writer=parquet",
+)

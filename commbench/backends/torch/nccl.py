@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from commbench.backends.nccl_library import LoadedNccl, NcclBackend, NcclLog
+from commbench.backends.nccl_library import LoadedNccl, NcclBackend, NcclLog, newer_nccl_needed
 from commbench.core.case import World
 from commbench.core.errors import Unsupported
 from commbench.core.program import (
@@ -32,7 +32,7 @@ from commbench.core.program import (
 from commbench.core.protocols import Buffer, Control, Runner
 from commbench.core.variables import Case, Device, Ipc, Mode, Registration
 from commbench.engines.lowered import NO_CALL, Call, GroupLowering, Rotating, reduced_float8
-from commbench.hardware.machine_facts import older_torch
+from commbench.hardware.machine_facts import newer_torch_needed
 from commbench.hardware.torch_install import place_of, torch_folder
 from commbench.runtime.exit_protocol import FOLDER
 
@@ -66,13 +66,8 @@ def float8_refusal(program: Program) -> str | None:
     kind = reduced_float8(program)
     if kind is None:
         return None
-    torch = older_torch(FLOAT8_SINCE)
-    if torch is not None:
-        return f"a reduction of {kind} needs torch 2.8 or newer; this is {torch}"
-    loaded = LoadedNccl.find()
-    if loaded is not None and loaded.number < FLOAT8_NCCL_SINCE:
-        return f"a reduction of {kind} needs NCCL 2.24 or newer; this is {loaded.version}"
-    return None
+    what = f"a reduction of {kind}"
+    return newer_torch_needed(FLOAT8_SINCE, what) or newer_nccl_needed(FLOAT8_NCCL_SINCE, what)
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from commbench.backends.nccl_library import LoadedNccl
+from commbench.backends.nccl_library import newer_nccl_needed
 from commbench.core.program import AllGather, AllReduce, Program, ReduceScatter
 from commbench.core.variables import Case, Registration
-from commbench.hardware.machine_facts import older_torch
+from commbench.hardware.machine_facts import newer_torch_needed
 
 TORCH_SINCE = (2, 9)  # register_mem_pool(pool, symm=...)
 WINDOWS_SINCE = 22700  # ncclCommWindowRegister
@@ -33,17 +33,9 @@ def registration_refusal(case: Case, program: Program) -> str | None:
     if asked == "symmetric" and program.operation not in SYMMETRIC:
         names = "all_gather, all_reduce, reduce_scatter"
         return f"NCCL has symmetric kernels for {names} only; use registration=local"
-    return _too_old(asked)
-
-
-def _too_old(asked: Registration) -> str | None:
-    installed = older_torch(TORCH_SINCE)
-    if installed is not None:
-        return f"registration={asked} needs torch 2.9 or newer; this is {installed}"
-    loaded = LoadedNccl.find() if asked == "symmetric" else None
-    if loaded is not None and loaded.number < WINDOWS_SINCE:
-        return f"registration=symmetric needs NCCL 2.27 or newer; this is {loaded.version}"
-    return None
+    what = f"registration={asked}"
+    reason = newer_torch_needed(TORCH_SINCE, what)
+    return reason or (newer_nccl_needed(WINDOWS_SINCE, what) if asked == "symmetric" else None)
 
 
 class RegisteredMemory:

@@ -116,7 +116,8 @@ def _jobs_of(results: Results, case_ids: Collection[str]) -> list[tuple[Job, str
         if own:
             _check_host(record)
             config_dir = record.get("config_dir")
-            jobs.append((_job_of(recorded_overrides(record), own, config_dir), config_dir))
+            folder = results.folders.get(str(record.get("run_id")), Path())
+            jobs.append((_job_of(recorded_overrides(record, folder), own, config_dir), config_dir))
             missing -= own
     return jobs
 

@@ -9,7 +9,7 @@ import re
 import time
 from pathlib import Path
 
-from commbench.cli.options import CommandParser, add_delta, check_file, time_span, whole_number
+from commbench.cli.options import CommandParser, add_delta, check_file, whole_number
 from commbench.cluster.baseline.writer import make_store
 from commbench.cluster.watch.slurm_queue import jobs_in_the_way
 from commbench.cluster.watch.state import MOST_TURNS, WATCH_FOLDER
@@ -42,6 +42,8 @@ PROMETHEUS_SUFFIX = ".prom"  # node_exporter reads no other files
 
 
 # ---------------------------------------------------------------- options
+SPAN_UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400}
+SPAN = re.compile(r"(\d{1,9})(s|min|h|d)")
 
 
 def watch(words: list[str]) -> int:
@@ -118,6 +120,17 @@ def _planted(word: str) -> tuple[int, str]:
             f"{word} is not TURN:KEY=VALUE; write it as 7:backend.model.slow_factor=1.5"
         )
     return int(match[1]), match[2]
+
+
+def time_span(word: str) -> int:
+    """The type of an option that takes a time: seconds above 0 in 90s, 10min, 6h or 1d."""
+    match = SPAN.fullmatch(word)
+    span_s = int(match[1]) * SPAN_UNITS_S[match[2]] if match else 0
+    if not span_s:
+        raise argparse.ArgumentTypeError(
+            f"{word} is not a time above 0; write it as 90s, 10min, 6h or 1d"
+        )
+    return span_s
 
 
 def watch_options(words: list[str]) -> WatchOptions:

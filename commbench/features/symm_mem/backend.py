@@ -29,9 +29,10 @@ from commbench.core.terminal import first_line
 from commbench.core.units import about_bytes
 from commbench.core.variables import Case, Device, Ipc, Mode
 from commbench.engines.lowered import Call, in_groups
+from commbench.hardware.machine_facts import newer_torch_needed
 
 from .lowering import SymmMemLowering
-from .operations import older_than, refusal
+from .operations import refusal
 
 MEMORIES = ("cuda", "nccl", "nvshmem")
 SINCE = (2, 9)  # set_backend, which chooses the memory
@@ -60,7 +61,7 @@ class SymmMem(Nccl):
             raise ConfigError(f"backend.memory={self.memory} is unknown; allowed: {allowed}")
 
     def missing(self, device: Device = "cuda") -> str | None:
-        return cuda_missing("take backend=gloo") or older_than(SINCE, "symmetric memory")
+        return cuda_missing("take backend=gloo") or newer_torch_needed(SINCE, "symmetric memory")
 
     def supports(self, case: Case, size: int, program: Program) -> str | None:
         if case.staging != "none":

@@ -20,7 +20,7 @@ from commbench.core.program import (
 )
 from commbench.core.variables import Algorithm, Case
 from commbench.engines.lowered import in_place, reductions
-from commbench.hardware.machine_facts import older_torch
+from commbench.hardware.machine_facts import newer_torch_needed
 
 # names of the calls, in place (True) and out of place (False)
 CALLS: Mapping[tuple[type[Step], Algorithm | None], Mapping[bool, str]] = {
@@ -90,7 +90,7 @@ def _other_memory(operation: type[Step], size: int, memory: str) -> str | None:
     if operation is AllToAll and memory != "nvshmem":
         return "all_to_all on symmetric memory is NVSHMEM's; use backend.memory=nvshmem"
     if operation is AllToAll:
-        return older_than(OF_TENSORS, "all_to_all of a part of its memory")
+        return newer_torch_needed(OF_TENSORS, "all_to_all of a part of its memory")
     if operation is ReduceScatter and size not in SCATTERED:
         return f"torch's reduce_scatter is for 2, 4 and 8 ranks, not {size}"
     return None
@@ -118,11 +118,3 @@ def _misaligned(case: Case, size: int, operation: type[Step]) -> str | None:
     if block % aligned:
         return f"symm_mem moves {aligned} B at once; the {block} B of a rank are no multiple"
     return None
-
-
-def older_than(version: tuple[int, int], what: str) -> str | None:
-    """Why this torch does not have it; None if it has, or is not known."""
-    installed = older_torch(version)
-    return installed and (
-        f"{what} needs torch {'.'.join(map(str, version))} or newer; this is {installed}"
-    )

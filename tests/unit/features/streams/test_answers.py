@@ -8,36 +8,16 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from generated_results import run_of, with_column
+from sample_cases import SOAK
 
 import commbench
 from commbench.core.units import format_seconds
 from commbench.features.streams.answers import answers
 from commbench.report.summary import Summary, read_results
 
-SOAK = (
-    "backend=simulated",
-    "layout=1x2",
-    "timing=soak",
-    "timing.duration_s=0.02",
-    "timing.interval_s=0.005",
-    "timing.warmup_s=0",
-    "benchmark=p2p_latency",
-    "sizes=[8]",
-    "writer=parquet",
-)
-
 
 def summary_of(folder: Path) -> Summary:
     return Summary(read_results([folder]))
-
-
-@pytest.fixture(scope="module")
-def soaks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Soaks with two labels, which alone tell them apart; one of them twice."""
-    folder = tmp_path_factory.mktemp("soaks")
-    for words in (("label=A",), ("label=B", "trial=0"), ("label=B", "trial=1")):
-        commbench.run(*SOAK, *words, f"output={folder}")
-    return folder
 
 
 def test_soaks_that_differ_in_their_label_have_sentences_of_their_own(soaks: Path) -> None:

@@ -7,31 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import commbench
 from commbench.features.streams import over_time
 from commbench.features.streams.derived import full_speed_s
 from commbench.report.summary import Summary, read_results
-
-SOAK = (
-    "backend=simulated",
-    "layout=1x2",
-    "timing=soak",
-    "timing.duration_s=0.02",
-    "timing.interval_s=0.005",
-    "timing.warmup_s=0",
-    "benchmark=p2p_latency",
-    "sizes=[8]",
-    "writer=parquet",
-)
-
-
-@pytest.fixture(scope="module")
-def soaks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two labels, which alone tell them apart; one of them twice."""
-    folder = tmp_path_factory.mktemp("soaks")
-    for words in (("label=A",), ("label=B", "trial=0"), ("label=B", "trial=1")):
-        commbench.run(*SOAK, *words, f"output={folder}")
-    return folder
 
 
 def test_each_soak_has_a_figure_of_its_own(soaks: Path) -> None:
