@@ -312,7 +312,7 @@ def _recorded_texts(run: Mapping[str, Any], key: str, folder: Path) -> list[str]
         raise ConfigError(
             f"{folder}/run.json is not as commbench writes it: {key} is not a list of texts"
         )
-    return list(run[key])
+    return [*run[key]]
 
 
 def _comparable(value: Any) -> Any:

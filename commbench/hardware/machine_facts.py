@@ -210,11 +210,10 @@ def older_torch(version: tuple[int, int]) -> str | None:
     return installed if known and (int(known[1]), int(known[2])) < version else None
 
 
-def newer_torch_needed(version: tuple[int, int], what: str) -> str | None:
+def newer_torch_needed(since: tuple[int, int], what: str) -> str | None:
     """Why the installed torch does not have it; None if it has, or is not known."""
-    installed = older_torch(version)
-    since = f"{version[0]}.{version[1]}"
-    return installed and f"{what} needs torch {since} or newer; this is {installed}"
+    installed = older_torch(since)
+    return installed and f"{what} needs torch {since[0]}.{since[1]} or newer; this is {installed}"
 
 
 def package_facts(_: Path) -> Facts:

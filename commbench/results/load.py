@@ -365,7 +365,7 @@ def _run_records(metadata: Mapping[bytes, bytes]) -> list[dict[str, Any]]:
     """The records of the runs whose cases are in a file, from its metadata."""
     records = json.loads(metadata.get(RUNS, b"[]"))
     records.append(json.loads(metadata.get(RUN, b"null")))
-    found = list(filter(None, records))
+    found = [record for record in records if record]
     for record in found:
         _check_types(record, "a record in it")
     return found
