@@ -14,12 +14,6 @@ from commbench.benchmarks.collective import DATA, SOURCE, Collective
 from commbench.benchmarks.gather import Gather
 from commbench.benchmarks.placed_operations import IN_PLACE, placed_operation
 from commbench.benchmarks.reduce import Reduce
-from commbench.benchmarks.streamed_operations import (
-    StreamedAllToAll,
-    StreamedAllToAllV,
-    StreamedReduceScatter,
-    StreamedScatter,
-)
 from commbench.core.payload import DTYPES, SHARED, message
 from commbench.core.program import (
     BufferSpec,
@@ -34,6 +28,12 @@ from commbench.core.program import (
 )
 from commbench.core.variables import Case, Device, ReductionName
 from commbench_replay.operations import ITEM_BYTES, REDUCING
+from commbench_replay.streamed_operations import (
+    StreamedAllToAll,
+    StreamedAllToAllV,
+    StreamedReduceScatter,
+    StreamedScatter,
+)
 from commbench_replay.workload import SEND_RECV, WorkloadOperation
 
 # of reductions: repeated in place, a sum would grow with each call of a sample

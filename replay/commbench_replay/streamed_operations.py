@@ -12,6 +12,11 @@ from functools import cached_property
 
 import numpy as np
 
+from commbench.benchmarks.all_to_all import AllToAll
+from commbench.benchmarks.all_to_all_v import TrafficMatrix, UnevenAllToAll
+from commbench.benchmarks.collective import reduction_of
+from commbench.benchmarks.reduce_scatter import ReduceScatter
+from commbench.benchmarks.scatter import Scatter
 from commbench.core.payload import (
     SHARED,
     block_start,
@@ -22,12 +27,6 @@ from commbench.core.payload import (
 )
 from commbench.core.program import Pattern
 from commbench.core.variables import Case
-
-from .all_to_all import AllToAll
-from .all_to_all_v import TrafficMatrix, UnevenAllToAll
-from .collective import reduction_of
-from .reduce_scatter import ReduceScatter
-from .scatter import Scatter
 
 
 class StreamedReduceScatter(ReduceScatter):
