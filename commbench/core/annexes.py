@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import pkgutil
 from importlib import import_module
-from itertools import accumulate
 from typing import Any
 
 from .errors import ConfigError
@@ -28,14 +27,16 @@ def annex(module: str) -> Any | None:
 
 
 def needed_annex(module: str, user: str) -> Any:
-    """The module, which `user` needs; raises ConfigError where its annex is not there."""
-    found = annex(module)
-    if found is None:
-        packages = accumulate(module.split("."), "{}.{}".format)
-        missing = next(package for package in packages if annex(package) is None)
+    """The module, which `user` needs; raises ConfigError where its annex is not there, or a feature
+    that the annex needs."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if not missing.startswith((FEATURES, *ANNEXES)):
+            raise
         install = f": {INSTALL_REPLAY}" if missing == REPLAY else ""
-        raise ConfigError(f"{user} needs {missing}, which is not there{install}")
-    return found
+        raise ConfigError(f"{user} needs {missing}, which is not there{install}") from error
 
 
 def parts() -> list[str]:

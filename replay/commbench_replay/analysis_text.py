@@ -16,7 +16,7 @@ from commbench.core.units import (
     format_seconds,
     plural,
 )
-from commbench.results.foreign_readers import left_out_texts
+from commbench.features.other_tools.foreign_readers import left_out_texts
 
 from .analysis import Exposure, Signature, exposure, signatures
 from .operations import RecordedCall

@@ -16,7 +16,7 @@ from typing import Any
 from commbench.core.errors import Unreadable
 from commbench.core.foreign import LARGEST_INTEGER
 from commbench.core.terminal import one_line
-from commbench.results.foreign_files import ForeignFile
+from commbench.features.other_tools.foreign_files import ForeignFile
 
 SEPARATOR = re.compile(r"\}\s*,\s*\{")
 SPACE = re.compile(r"\s*")

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from loops import for_each
 
 from commbench.core.errors import Unreadable
-from commbench.results import foreign_files
-from commbench.results.foreign_files import ForeignFile
+from commbench.features.other_tools import foreign_files
+from commbench.features.other_tools.foreign_files import ForeignFile
 from commbench_replay.json_stream import (
     BACKSLASHES,
     NOT_JSON,
@@ -243,7 +243,7 @@ LARGE = """
 import sys
 from commbench.backends.buffers.memory import resident_bytes
 from commbench_replay.json_stream import JsonList
-from commbench.results.foreign_files import foreign_files
+from commbench.features.other_tools.foreign_files import foreign_files
 for file in foreign_files(sys.argv[1:]):
     print(sum(1 for member in JsonList(file, "traceEvents", ["nccl"])), file.read_bytes)
 print(resident_bytes(peak=True))  # ru_maxrss would be that of pytest, which has forked it

@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from places import PACKAGES
 from uninstalled import packages_without_commbench
 
-import commbench
 from commbench.cli.main import main
 from commbench.core.annexes import INSTALL_REPLAY
 
-PACKAGE = Path(commbench.__file__).parent
+PACKAGE, REPLAY = PACKAGES
 ANNEX = "cluster"
 FEATURES = tuple(
     f"features/{folder.parent.name}" for folder in sorted(PACKAGE.glob("features/*/__init__.py"))
@@ -114,6 +114,17 @@ def test_a_command_of_a_feature_is_refused_with_its_name(tmp_path: Path) -> None
         refused = run(env, tmp_path, *words)
         assert refused.returncode == 2 and refused.stderr.count("\n") == 1
         assert f"{user} needs commbench.features.other_tools" in refused.stderr
+
+
+def test_the_replay_is_refused_with_the_feature_that_reads_its_files(tmp_path: Path) -> None:
+    env = without(tmp_path, "features/other_tools")
+    (tmp_path / "tree" / "commbench_replay").symlink_to(REPLAY)
+    refused = run(env, tmp_path, "replay", "job.json")
+    needed = "commbench replay needs commbench.features.other_tools, which is not there"
+    assert (refused.returncode, refused.stderr) == (2, f"commbench: {needed}\n")
+    simulated = ("backend=simulated", *FEW, "output=runs")
+    assert run(env, tmp_path, *simulated).returncode == 0
+    assert run(env, tmp_path, "report", "runs").returncode == 0
 
 
 def test_a_function_of_a_feature_is_refused_with_its_name(tmp_path: Path) -> None:

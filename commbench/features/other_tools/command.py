@@ -13,11 +13,11 @@ from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.core.terminal import Terminal, one_line, paragraphs, print_error, printable
 from commbench.core.units import plural
-from commbench.results.foreign_readers import left_out_texts, read_files
 from commbench.results.load import find_runs, ignore
 from commbench.results.run_folder import mapping_or_empty, read_record
 
 from .experiment import Experiment, FileContent
+from .foreign_readers import left_out_texts, read_files
 from .readers.nccl_inspector import joined
 from .readers.registry import READERS
 from .readers.text_log import NO_FORMAT

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from commbench.core.foreign import check_size, check_values
-from commbench.results.foreign_files import ForeignFile
+
+from .foreign_files import ForeignFile
 
 MOST_BYTES = 64 * 2**20
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},]', re.DOTALL)

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from commbench.core.foreign import check_size
-from commbench.results.foreign_files import ForeignFile
+
+from .foreign_files import ForeignFile
 
 LONGEST_CHARACTERS = 4096  # of a line that a benchmark prints
 COLORS = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")

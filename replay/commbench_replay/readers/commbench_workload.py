@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from commbench.results.foreign_files import ForeignFile
+from commbench.features.other_tools.foreign_files import ForeignFile
 from commbench_replay.operations import RankGroup, RankTrace, RecordedCall, numbered
 from commbench_replay.workload import RankOrder, Workload, WorkloadOperation
 from commbench_replay.workload_file import FORMAT, parse_workload

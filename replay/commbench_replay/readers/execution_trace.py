@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from commbench.results.foreign_files import ForeignFile
+from commbench.features.other_tools.foreign_files import ForeignFile
 from commbench_replay.json_stream import JsonList, document_head, elements, whole
 from commbench_replay.operations import (
     NOT_A_TRANSFER,

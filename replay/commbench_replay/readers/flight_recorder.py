@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from commbench.core.errors import Unreadable
 from commbench.core.foreign import check_values
 from commbench.core.terminal import one_line
-from commbench.results.foreign_files import ForeignFile
+from commbench.features.other_tools.foreign_files import ForeignFile
 from commbench_replay.json_stream import document_head, elements, small_document, whole
 from commbench_replay.operations import (
     POINT_TO_POINT,

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from commbench.results.foreign_files import ForeignFile
-from commbench.results.foreign_readers import NotRecognised
+from commbench.features.other_tools.foreign_files import ForeignFile
+from commbench.features.other_tools.foreign_readers import NotRecognised
 from commbench_replay.operations import (
     ITEM_BYTES,
     POINT_TO_POINT,

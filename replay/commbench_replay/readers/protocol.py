@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from commbench.results.foreign_files import ForeignFile
-from commbench.results.foreign_readers import Reader
+from commbench.features.other_tools.foreign_files import ForeignFile
+from commbench.features.other_tools.foreign_readers import Reader
 from commbench_replay.operations import NO_RANK, RankGroup, RankTrace, even
 
 RANK_IN_NAME = re.compile(r"(?<![a-z])rank[-_ ]?([0-9]{1,7})(?![0-9])", re.I)

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from commbench.core.errors import Unreadable
 from commbench.core.foreign import bounded_reading
-from commbench.results.foreign_files import ForeignFile, foreign_files
-from commbench.results.foreign_readers import read_files
+from commbench.features.other_tools.foreign_files import ForeignFile, foreign_files
+from commbench.features.other_tools.foreign_readers import read_files
 from commbench_replay.operations import NO_RANK, RankTrace
 from commbench_replay.workload import Workload
 

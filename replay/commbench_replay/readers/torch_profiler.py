@@ -16,8 +16,8 @@ from operator import itemgetter
 from typing import Any
 
 from commbench.core.errors import Unreadable
-from commbench.results.foreign_files import ForeignFile
-from commbench.results.foreign_readers import NotRecognised
+from commbench.features.other_tools.foreign_files import ForeignFile
+from commbench.features.other_tools.foreign_readers import NotRecognised
 from commbench_replay.busy_times import BusyTimes, Span
 from commbench_replay.json_stream import JsonList, document_head, whole
 from commbench_replay.operations import (

@@ -18,7 +18,7 @@ import pytest
 from trace_writers import Call, write_kineto
 
 from commbench.core.errors import Unreadable
-from commbench.results.foreign_files import MOST_UNPACKED_BYTES, MOST_UNPACKED_RATIO
+from commbench.features.other_tools.foreign_files import MOST_UNPACKED_BYTES, MOST_UNPACKED_RATIO
 from commbench_replay.readers.registry import read_traces
 
 DUMP = b'{"pg_status": {}, "entries": ['

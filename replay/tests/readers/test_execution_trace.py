@@ -11,7 +11,7 @@ import pytest
 from loops import for_each
 from places import TRACES
 
-from commbench.results.foreign_files import ForeignFile
+from commbench.features.other_tools.foreign_files import ForeignFile
 from commbench_replay.operations import RankTrace
 from commbench_replay.readers.execution_trace import UNREADABLE_CALLS, ExecutionTrace
 from commbench_replay.readers.registry import read_traces

@@ -13,7 +13,7 @@ import pytest
 from trace_writers import Call, write_flight_recorder
 
 from commbench.core.errors import Unreadable
-from commbench.results.foreign_files import ForeignFile
+from commbench.features.other_tools.foreign_files import ForeignFile
 from commbench_replay.json_stream import NOT_UTF8
 from commbench_replay.operations import RankTrace
 from commbench_replay.readers.flight_recorder import LOST_CALLS, NO_SPLITS_HERE, FlightRecorder

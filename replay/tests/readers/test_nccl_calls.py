@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from commbench.core.errors import Unreadable
-from commbench.results.foreign_files import ForeignFile
+from commbench.features.other_tools.foreign_files import ForeignFile
 from commbench_replay.operations import RankTrace
 from commbench_replay.readers.nccl_calls import (
     NO_CALLS,

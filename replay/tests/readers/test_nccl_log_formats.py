@@ -10,7 +10,7 @@ import pytest
 import yaml
 from places import HARDWARE_TEXTS
 
-from commbench.results.foreign_files import ForeignFile
+from commbench.features.other_tools.foreign_files import ForeignFile
 from commbench_replay.readers.nccl_calls import NAMELESS, NO_COMMUNICATOR, NcclCalls
 from commbench_replay.training_job import TrainingJob, training_job
 

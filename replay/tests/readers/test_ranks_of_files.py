@@ -19,7 +19,7 @@ from trace_writers import (
 )
 
 from commbench.core.errors import Unreadable
-from commbench.results.foreign_files import ForeignFile
+from commbench.features.other_tools.foreign_files import ForeignFile
 from commbench_replay.operations import NO_RANK, RankTrace
 from commbench_replay.readers.protocol import rank_of
 from commbench_replay.readers.registry import ASSUMED_RANK, STRAY, read_traces

@@ -21,11 +21,11 @@ from commbench.features.other_tools.experiment import (
     RankPlace,
     measured,
 )
+from commbench.features.other_tools.foreign_files import ForeignFile
+from commbench.features.other_tools.foreign_readers import NotRecognised
 from commbench.features.other_tools.json_documents import text_of, whole
 from commbench.features.other_tools.printed import plain_number
 from commbench.results.columns import grouped
-from commbench.results.foreign_files import ForeignFile
-from commbench.results.foreign_readers import NotRecognised
 from commbench.results.row import Row
 
 from .protocol import ITEM_BYTES, dtype_of

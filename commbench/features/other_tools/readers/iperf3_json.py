@@ -15,6 +15,8 @@ from commbench.features.other_tools.experiment import (
     RankPlace,
     measured,
 )
+from commbench.features.other_tools.foreign_files import ForeignFile
+from commbench.features.other_tools.foreign_readers import NotRecognised
 from commbench.features.other_tools.json_documents import (
     Document,
     documents,
@@ -24,8 +26,6 @@ from commbench.features.other_tools.json_documents import (
     whole,
 )
 from commbench.features.other_tools.printed import Printed, plain_number
-from commbench.results.foreign_files import ForeignFile
-from commbench.results.foreign_readers import NotRecognised
 
 VERSION = re.compile(r"iperf ([0-9]{1,4}(?:\.[0-9]{1,4})+)")
 KERNEL = re.compile(r"Linux \S+ (\S+)")

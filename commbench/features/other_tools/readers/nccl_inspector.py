@@ -23,9 +23,9 @@ from commbench.features.other_tools.experiment import (
     layout_of,
     measured,
 )
+from commbench.features.other_tools.foreign_files import ForeignFile
 from commbench.features.other_tools.json_documents import part, text_of, whole
 from commbench.features.other_tools.printed import Printed, contradiction, plain_number
-from commbench.results.foreign_files import ForeignFile
 from commbench.results.row import Row
 
 COLLECTIVES = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from commbench.features.other_tools.experiment import FileContent, Problems, RankPlace
+from commbench.features.other_tools.foreign_files import ForeignFile
+from commbench.features.other_tools.foreign_readers import NotRecognised
 from commbench.features.other_tools.json_documents import (
     Document,
     documents,
@@ -13,8 +15,6 @@ from commbench.features.other_tools.json_documents import (
     text_of,
 )
 from commbench.features.other_tools.printed import plain_number
-from commbench.results.foreign_files import ForeignFile
-from commbench.results.foreign_readers import NotRecognised
 
 from .nccl_tests import Half, Program, TableLine, library_text, table_line
 from .nccl_tests_text import NAMED

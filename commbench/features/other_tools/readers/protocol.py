@@ -7,8 +7,8 @@ from typing import ClassVar, Protocol
 from commbench.core.payload import DTYPES, OTHER_NAMES
 from commbench.features.other_tools.experiment import Experiment as Experiment
 from commbench.features.other_tools.experiment import FileContent, Problems
+from commbench.features.other_tools.foreign_readers import Reader
 from commbench.features.other_tools.text_lines import Line
-from commbench.results.foreign_readers import Reader
 
 ImportReader = Reader[FileContent]
 ITEM_BYTES = {

@@ -4,9 +4,9 @@ other, and the lines of launchers and libraries between them."""
 from __future__ import annotations
 
 from commbench.features.other_tools.experiment import FileContent, Problems
+from commbench.features.other_tools.foreign_files import ForeignFile
+from commbench.features.other_tools.foreign_readers import NotRecognised
 from commbench.features.other_tools.text_lines import text_lines
-from commbench.results.foreign_files import ForeignFile
-from commbench.results.foreign_readers import NotRecognised
 
 from .all_reduce_bench import AllReduceBench
 from .nccl_tests_text import NcclTestsText

@@ -14,9 +14,9 @@ from other_tools import all_reduce_bench, inspector_record, iperf3, nccl_json, n
 
 from commbench.core.errors import Unreadable
 from commbench.features.other_tools.command import _runs
+from commbench.features.other_tools.foreign_readers import read_files
 from commbench.features.other_tools.readers.registry import READERS
 from commbench.features.other_tools.runs import Told
-from commbench.results.foreign_readers import read_files
 
 FILES: dict[str, Callable[[], str]] = {
     "nccl-tests": lambda: nccl_text() + nccl_text("all_gather", version="2.18.3"),

@@ -10,9 +10,9 @@ import pytest
 from other_tools import nccl_json, nccl_line, nccl_text
 
 from commbench.features.other_tools.experiment import FileContent
+from commbench.features.other_tools.foreign_files import ForeignFile
 from commbench.features.other_tools.readers.nccl_tests_json import NcclTestsJson
 from commbench.features.other_tools.readers.text_log import TextLog
-from commbench.results.foreign_files import ForeignFile
 
 OPERATIONS = (
     "all_reduce", "all_gather", "alltoall", "broadcast", "gather", "reduce", "reduce_scatter",

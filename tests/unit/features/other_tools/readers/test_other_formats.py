@@ -12,12 +12,12 @@ from other_tools import all_reduce_bench, inspector_record, iperf3, osu_text
 from places import AICONFIGURATOR
 
 from commbench.features.other_tools.experiment import Experiment, FileContent
+from commbench.features.other_tools.foreign_files import ForeignFile
+from commbench.features.other_tools.foreign_readers import NotRecognised
 from commbench.features.other_tools.readers.aiconfigurator import Aiconfigurator
 from commbench.features.other_tools.readers.iperf3_json import Iperf3Json
 from commbench.features.other_tools.readers.nccl_inspector import NcclInspector, joined
 from commbench.features.other_tools.readers.text_log import TextLog
-from commbench.results.foreign_files import ForeignFile
-from commbench.results.foreign_readers import NotRecognised
 
 
 def of(text: str) -> ForeignFile:

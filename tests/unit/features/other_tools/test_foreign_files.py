@@ -16,7 +16,11 @@ import pytest
 from trace_writers import Call, write_kineto
 
 from commbench.core.errors import Unreadable
-from commbench.results.foreign_files import MOST_UNPACKED_BYTES, ForeignFile, foreign_files
+from commbench.features.other_tools.foreign_files import (
+    MOST_UNPACKED_BYTES,
+    ForeignFile,
+    foreign_files,
+)
 from commbench_replay.readers.registry import read_traces
 from commbench_replay.training_job import training_job
 

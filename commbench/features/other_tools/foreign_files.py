@@ -21,8 +21,7 @@ from zipfile import BadZipFile, ZipFile
 from commbench.core.errors import Unreadable, no_permission
 from commbench.core.foreign import bounded_reading, check_size, plain_file
 from commbench.core.terminal import one_line
-
-from .run_folder import walk
+from commbench.results.run_folder import walk
 
 HEAD_BYTES = 2**16
 PART_BYTES = 2**20
