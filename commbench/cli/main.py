@@ -88,7 +88,7 @@ COMMANDS = {  # command with its own options -> module, function
     "accept": ("commbench.cluster.gate.command", "accept"),
     "baseline": ("commbench.cluster.baseline.command", "baseline"),
     "watch": ("commbench.cluster.watch.command", "watch"),
-    "doctor": ("commbench.cli.doctor", "doctor"),
+    "doctor": ("commbench.features.doctor.command", "doctor"),
 }
 MEASURING_COMMANDS = ("resume", "ab", "locate", "watch")
 SHORT_FORMS = "commbench.features.other_tools.short_forms"
@@ -258,7 +258,7 @@ def _run_command(words: list[str]) -> int:
     if options.words[:1] == ["help"]:
         parser.print_help()
     elif options.keys or options.operations:
-        from commbench.cli.doctor import keys_text, operations_text
+        from commbench.cli.listings import keys_text, operations_text
 
         text = keys_text if options.keys else operations_text
         print(text(options.config_dir))

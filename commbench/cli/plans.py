@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +15,11 @@ from commbench.core.layout import Layout
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.units import about_bytes, about_duration, format_bytes, short_pairs
 from commbench.core.variables import AXES, Case, is_usual
+from commbench.hardware import host, resource_limits
+from commbench.hardware.sources import ROOT
 from commbench.measure.further_rounds import pair_search
 from commbench.measure.plan import AlikeCases, duration_s, plan, plan_outline, setup_s
+from commbench.measure.plan_facts import PlanFacts
 from commbench.results.columns import grouped, row_order
 from commbench.runtime.control import hosted_world
 from commbench.runtime.launchers.requirements import (
@@ -24,7 +28,6 @@ from commbench.runtime.launchers.requirements import (
     starts_here,
 )
 
-from .doctor import facts_here
 from .jobs import job_titles
 
 # named below the table of a plan where all cases have the same
@@ -34,6 +37,16 @@ PLAN_COLUMNS = (
     TableColumn("cases", right=True, priority=1),
     TableColumn("memory / node", right=True, priority=2),
 )
+
+
+def facts_here() -> PlanFacts:
+    """What the plan needs to know about this machine."""
+    cache_bytes = host.cache_facts(ROOT)["host.cpu_llc_bytes"] or 0
+    return PlanFacts(
+        resource_limits.allocatable_bytes() or sys.maxsize,
+        cache_bytes,
+        len(os.sched_getaffinity(0)),
+    )
 
 
 def _world_here(settings: Settings, ranks: int = 2) -> tuple[Settings, World]:

@@ -15,13 +15,13 @@ PACKAGE = Path(commbench.__file__).parent
 OWN = PACKAGE / "runtime" / "launchers"
 # files whose texts mean something else than a launcher of commbench
 OTHERWISE = {
-    "cli/doctor.py": "a program on PATH, and what Python's -m imports",
     "cli/options.py": "torch's own launcher of earlier versions, and its successor",
     "core/variables.py": "registration=local, which is of buffers",
     "hardware/mpi_library.py": "the programs of the MPI libraries",
     "runtime/supervisor.py": "a launcher's login, which may wait for a password",
     "cluster/search/slurm_switches.py": "the topology that Slurm knows, whatever starts ranks",
     "cluster/watch/slurm_queue.py": "the queue of Slurm, whatever starts ranks",
+    "features/doctor/command.py": "a program on PATH, and what Python's -m imports",
 }
 
 

@@ -15,7 +15,7 @@ import pytest
 from loops import for_each
 from places import PACKAGES, ROOT
 
-from commbench.cli.doctor import operations_text
+from commbench.cli.listings import operations_text
 from commbench.cli.main import main
 from commbench.cluster.watch.command import watch_options
 

@@ -108,12 +108,20 @@ def test_a_key_of_a_feature_is_refused_with_its_name(
     assert (refused.returncode, refused.stderr) == (2, f"commbench: {needed}\n")
 
 
-def test_a_command_of_a_feature_is_refused_with_its_name(tmp_path: Path) -> None:
-    env = without(tmp_path, "features/other_tools")
-    for words, user in ((["import", "a.log"], "commbench import"), (["osu_bw"], "osu_bw")):
-        refused = run(env, tmp_path, *words)
-        assert refused.returncode == 2 and refused.stderr.count("\n") == 1
-        assert f"{user} needs commbench.features.other_tools" in refused.stderr
+@pytest.mark.parametrize(
+    ("feature", "words", "user"),
+    [
+        ("doctor", ["doctor"], "commbench doctor"),
+        ("other_tools", ["import", "a.log"], "commbench import"),
+        ("other_tools", ["osu_bw"], "osu_bw"),
+    ],
+)
+def test_a_command_of_a_feature_is_refused_with_its_name(
+    feature: str, words: list[str], user: str, tmp_path: Path
+) -> None:
+    refused = run(without(tmp_path, f"features/{feature}"), tmp_path, *words)
+    needed = f"{user} needs commbench.features.{feature}, which is not there"
+    assert (refused.returncode, refused.stderr) == (2, f"commbench: {needed}\n")
 
 
 def test_the_replay_is_refused_with_the_feature_that_reads_its_files(tmp_path: Path) -> None:

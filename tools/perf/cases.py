@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from commbench.backends.buffers.memory import HostBuffer
-from commbench.cli.doctor import facts_here
+from commbench.cli.plans import facts_here
 from commbench.config.compose import ConfigComposer
 from commbench.core.case import Planned, World
 from commbench.measure.plan import plan

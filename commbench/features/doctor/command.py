@@ -10,68 +10,39 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from textwrap import fill, indent
+from textwrap import indent
 from typing import Any
 
-from commbench.config.compose import ConfigComposer, resolved
-from commbench.config.keys import GROUPS, TIMERS
-from commbench.config.targets import construct
+from commbench.cli.listings import backends
+from commbench.cli.options import CommandParser
+from commbench.config.compose import ConfigComposer
 from commbench.core.errors import ConfigError
 from commbench.core.extras import how_to_install, is_installed
 from commbench.core.protocols import Backend
 from commbench.core.terminal import (
-    TableColumn,
     Terminal,
     first_line,
     paragraphs,
     printable,
-    table_text,
 )
 from commbench.core.units import format_bytes, natural_key, plural
-from commbench.hardware import host, machine_facts, mpi_library, resource_limits
+from commbench.hardware import machine_facts, mpi_library, resource_limits
 from commbench.hardware.library_settings import problem_texts, settings_of
-from commbench.hardware.sources import ROOT, fact_text, run_command
+from commbench.hardware.sources import fact_text, run_command
 from commbench.hardware.topology import matrix_text
 from commbench.hardware.torch_install import other_torch_text
-from commbench.measure.plan import plan
-from commbench.measure.plan_facts import PlanFacts
 from commbench.results.columns import grouped
 from commbench.results.network_cards import facts_by_device, interfaces_of, ports_of
-from commbench.runtime.control import hosted_world
-
-from .options import CommandParser
 
 ENGINE_CODE = "from commbench.engines import native; print(native.cache_problem or '')"
 ENGINE_TIMEOUT_S = 60.0
-WIDTH = 100  # of the text of --keys
-HYDRA_LINES = ("  - _self_", "  # Hydra", "  - override hydra")  # of config.yaml
 PEER_FACTS = ("access", "native_atomics", "performance_rank")
 MOST_PAIRS = 8  # that a line names
 NCCL_FACTS = (
     *("versions.nccl_wheel", "versions.nccl_system"),
     *("versions.torch_cuda", "versions.torch_hip"),  # a torch for GPUs may contain its own
 )
-KEYED_GROUPS = ("backend", "timing", "launcher")  # whose files have keys that people set
-# by the values of in_place that an operation supports: in place, out of place; None: no matter
-FORM_NAMES = {
-    frozenset(): "-",
-    frozenset({None}): "yes",
-    frozenset({True}): "in",
-    frozenset({False}): "out",
-    frozenset({True, False}): "both",
-}
-
-
-def facts_here() -> PlanFacts:
-    """What the plan needs to know about this machine."""
-    cache_bytes = host.cache_facts(ROOT)["host.cpu_llc_bytes"] or 0
-    return PlanFacts(
-        resource_limits.allocatable_bytes() or sys.maxsize,
-        cache_bytes,
-        len(os.sched_getaffinity(0)),
-    )
 
 
 def doctor(words: list[str]) -> int:
@@ -319,97 +290,3 @@ def folder_problems() -> list[str]:
             f"{results.absolute()} belongs to {owner}: choose another folder with output=DIR"
         )
     return lines
-
-
-def keys_text(config_dir: str | None = None) -> str:
-    """`commbench --keys`: the configuration file without Hydra's own keys, the values of every
-    group, and the keys of their files."""
-    from importlib.resources import files
-
-    folder = files("commbench.conf")
-    own = (folder / "config.yaml").read_text().partition("\nhydra:")[0].rstrip().splitlines()
-    lines = [line for line in own if not line.startswith(HYDRA_LINES)]
-    with ConfigComposer(config_dir) as composer:
-        options = {group: composer.options(group) for group in (*GROUPS, "experiment")}
-    lines += [
-        "",
-        "# Values of each group",
-        *(
-            fill(f"{group}: {', '.join(names)}", WIDTH, subsequent_indent="  ")
-            for group, names in options.items()
-        ),
-    ]
-    for group in KEYED_GROUPS:
-        for name in options[group]:
-            file = folder / group / f"{name}.yaml"
-            # else it is in --config-dir
-            text = file.read_text().splitlines() if file.is_file() else []
-            keys = [
-                line
-                for line in text
-                if line and not line.startswith(("_target_", "#", "name:", "launcher: null"))
-            ]
-            lines += ["", f"# {group}={name}: {group}.KEY=VALUE", *keys] if keys else []
-    return "\n".join(lines)
-
-
-def operations_text(config_dir: str | None = None) -> str:
-    """`commbench --operations`: a table of what each backend can measure and in which form."""
-    overrides = [
-        "backend=simulated",
-        "benchmark=all",
-        "in_place=[true,false]",
-        "layout=1x4",
-        "sizes=[960]",
-    ]
-    with ConfigComposer(config_dir) as composer:
-        usable = [
-            backend
-            for backend in backends(composer).values()
-            if not isinstance(backend, ConfigError)
-        ]
-        settings = composer.jobs(overrides, multirun=False)[0].settings
-    rows = {benchmark.name: [benchmark.name] for benchmark in settings.benchmarks}
-    for backend in usable:
-        device = backend.devices[0]
-        own = replace(
-            settings,
-            backend=backend,
-            device=device,
-            axes={**settings.axes, "timer": TIMERS[device][:1]},
-        )
-        planned = plan(own, hosted_world(1, 4)[0], PlanFacts(2**62, 0, 64))
-        for name, row in rows.items():
-            forms = {
-                job.case.in_place
-                for job in planned
-                if job.skip is None and job.case.benchmark == name
-            }
-            row.append(FORM_NAMES[frozenset(forms)])
-    heads = ["operation", *(backend.name for backend in usable)]
-    return table_text([*map(TableColumn, heads)], list(rows.values()), Terminal())
-
-
-def backends(composer: ConfigComposer) -> dict[str, Backend | ConfigError]:
-    """The backends of conf/backend by name; for one that can't be built its error."""
-    names = composer.options("backend")
-    try:
-        parameters = _composed_together(composer, names)
-    except ConfigError:  # of one file: the others can be built without it
-        parameters = {}
-    built: dict[str, Backend | ConfigError] = {}
-    for name in names:
-        try:
-            own = parameters.get(name) or resolved(composer.config([f"backend={name}"]))["backend"]
-            built[name] = construct(own, f"backend {name}", ())
-        except ConfigError as error:
-            built[name] = error
-    return built
-
-
-def _composed_together(composer: ConfigComposer, names: Sequence[str]) -> dict[str, Any]:
-    """The files of several backends, by name: to compose each by itself takes Hydra 0.2 s. Raises
-    ConfigError."""
-    config = composer.config([f"+backend@backends.{name}={name}" for name in names])
-    parameters: dict[str, Any] = resolved(config)["backends"]
-    return parameters

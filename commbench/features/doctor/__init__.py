@@ -1,0 +1,1 @@
+"""`commbench doctor`: what this machine has, and which backends can run."""
