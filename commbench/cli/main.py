@@ -78,7 +78,7 @@ COMMANDS = {  # command with its own options -> module, function
     "report": ("commbench.cli.report", "report"),
     "show": ("commbench.cli.show", "show"),
     "compare": ("commbench.cli.compare", "compare_command"),
-    "export": ("commbench.cli.export", "export"),
+    "export": ("commbench.features.export.command", "export"),
     "import": ("commbench.features.other_tools.command", "import_results"),
     "reference": ("commbench.features.documents.command", "reference"),
     "replay": ("commbench_replay.command", "replay"),

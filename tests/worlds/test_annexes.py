@@ -112,6 +112,7 @@ def test_a_key_of_a_feature_is_refused_with_its_name(
     ("feature", "words", "user"),
     [
         ("doctor", ["doctor"], "commbench doctor"),
+        ("export", ["export", "runs"], "commbench export"),
         ("other_tools", ["import", "a.log"], "commbench import"),
         ("other_tools", ["osu_bw"], "osu_bw"),
     ],

@@ -19,12 +19,19 @@ from hypothesis import strategies as st
 from sample_cases import case_row
 
 import commbench
-from commbench.cli.export import DEFAULT_COLUMNS, QUOTE, RUN_BY_SPREADSHEETS, csv_text
-from commbench.cli.export import export as command
 from commbench.core.errors import CommbenchError, ConfigError
+from commbench.features.export.command import (
+    DEFAULT_COLUMNS,
+    QUOTE,
+    RUN_BY_SPREADSHEETS,
+    csv_text,
+)
+from commbench.features.export.command import export as command
 from commbench.results.columns import CASES, COUNTERS, SAMPLES, SCHEMA_VERSION
+from commbench.results.load import load_run
 from commbench.results.parquet import Parquet
 from commbench.results.row import Row
+from commbench.results.run_folder import write_json
 from commbench.results.writer import Entry
 
 STARTED = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=timezone.utc)
@@ -304,6 +311,24 @@ def test_a_place_without_results_is_refused_and_leaves_no_file(tmp_path: Path) -
     with pytest.raises(CommbenchError, match=r"no run\.json below"):
         command([str(tmp_path), "--csv", str(tmp_path / "out.csv")])
     assert not (tmp_path / "out.csv").exists()
+
+
+def test_json_lines_become_parquet_files_when_their_run_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("benchmark=all_reduce", "sizes=[8,64]", "timing=fixed", "timing.repetitions=5")
+    with monkeypatch.context() as patched:
+        patched.setattr("commbench.results.fan_out.is_installed", lambda module: False)
+        run = commbench.run("backend=simulated", *words, f"output={tmp_path}")
+    record = load_run(run)
+    write_json(run / "run.json", {**record, "status": "running"})
+    with pytest.raises(ConfigError, match="has not ended"):
+        command([str(run), "--parquet"])
+    assert not (run / "cases.parquet").exists()
+    write_json(run / "run.json", record)
+    assert command([str(run), "--parquet"]) == 0
+    cases = commbench.load(run / "cases.parquet")
+    assert set(cases["message_bytes"]) == {8, 64}
 
 
 def test_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

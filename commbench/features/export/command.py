@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from commbench.cli.options import CommandParser, check_file, with_last_runs, write_file
 from commbench.core.errors import ConfigError
 from commbench.core.states import status_of_run
 from commbench.core.terminal import first_line
@@ -21,8 +22,6 @@ from commbench.results.run_folder import replace_file, resume_command
 from commbench.results.table_files import json_table
 from commbench.runtime.folder_lock import is_measured_into
 from commbench.runtime.printing import print_data
-
-from .options import CommandParser, check_file, with_last_runs, write_file
 
 if TYPE_CHECKING:
     import pandas as pd

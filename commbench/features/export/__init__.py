@@ -1,0 +1,1 @@
+"""`commbench export`: results as CSV, and JSON lines as parquet files."""
