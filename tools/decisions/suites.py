@@ -14,13 +14,10 @@ import numpy as np
 from commbench.cluster.baseline.fresh_launches import FreshLaunch
 from commbench.cluster.baseline.healthy_launches import HealthyLaunch
 from commbench.cluster.gate.decision import GateCase, GateRules, suite_answers
-from commbench.cluster.watch.changes import (
-    CaseHistory,
-    JudgedCase,
-    WatchRule,
-    first_look,
-    judged_case,
-)
+from commbench.cluster.watch.changes import JudgedCase, judged_case
+from commbench.cluster.watch.first_look import case_turn
+from commbench.cluster.watch.history import CaseHistory
+from commbench.cluster.watch.rule import WatchRule
 from commbench.cluster.watch.runs import QUARANTINE_TURNS
 from commbench.cluster.watch.state import KnownChange
 from commbench.core.variables import Case
@@ -147,7 +144,7 @@ class Run(NamedTuple):
 @dataclass
 class WatchedStore:
     """A store of a suite as turns fill it: what is healthy, what is kept aside, known changes. The
-    files of `watch_runs.py` are lists here."""
+    files of `watch/runs.py` are lists here."""
 
     rng: np.random.Generator
     spread: float
@@ -211,8 +208,8 @@ class WatchedStore:
             for runs in (self.healthy, aside)
         )
         history = CaseHistory(healthy, beside, self.changes.get(key))
-        look = first_look(history, first.rows[key], first.launches(key), self.rule)
-        return judged_case(key, CASE, history, look, first, fresh, self.rule)
+        turn = case_turn(key, CASE, history, first, self.rule)
+        return judged_case(turn, fresh, self.rule)
 
     def _set_aside(self, since: str) -> None:
         """The runs that were taken for healthy, or not for changed, and show a change already."""

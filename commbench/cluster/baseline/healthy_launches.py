@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from commbench.stats.difference import ratio
 from commbench.stats.levels import GroupedLaunches, LevelTest, level_test
 from commbench.stats.series import Series
 
@@ -32,6 +34,11 @@ GROUP_OF: dict[Grouping, Callable[[HealthyLaunch], str]] = {
 
 def medians_s(launches: Sequence[HealthyLaunch]) -> Series:
     return np.array([launch.median_s for launch in launches])
+
+
+def log_ratio(healthy: Sequence[HealthyLaunch], new: Sequence[HealthyLaunch]) -> float:
+    """The logarithm of the ratio of the new median to the healthy one."""
+    return math.log(ratio(medians_s(healthy), medians_s(new)))
 
 
 def level_tests(healthy: Sequence[HealthyLaunch], new: Sequence[HealthyLaunch]) -> list[LevelTest]:

@@ -11,15 +11,11 @@ from pathlib import Path
 
 from commbench.cli.options import CommandParser, add_delta, check_file, whole_number
 from commbench.cluster.baseline.writer import make_store
+from commbench.cluster.watch.rehearsal import YoungStore, check_rehearsal
 from commbench.cluster.watch.slurm_queue import jobs_in_the_way
 from commbench.cluster.watch.state import MOST_TURNS, WATCH_FOLDER
 from commbench.cluster.watch.suite import WatchOptions, watched_suite
-from commbench.cluster.watch.turn import (
-    UNDECIDED_STATUS,
-    YoungStore,
-    check_rehearsal,
-    watch_turn,
-)
+from commbench.cluster.watch.turn import UNDECIDED_STATUS, watch_turn
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.terminal import print_error
 from commbench.core.units import about_duration

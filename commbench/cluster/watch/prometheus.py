@@ -7,14 +7,19 @@ the suite alone: at most MOST_SERIES_CASES cases, each with a series for each me
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from commbench.cluster.baseline.suite_key import UPGRADED
+from commbench.cluster.watch.changes import JudgedCase
 from commbench.cluster.watch.state import CHANGES, CaseVerdict
+from commbench.core.errors import ConfigError
 from commbench.core.units import value_text
 from commbench.core.variables import NAMES, Variables
+from commbench.results.run_folder import replace_file
 
 CASE_LABELS = ("backend", "benchmark", "layout", "dtype", "message_bytes")  # of every case
 SUITE_LABEL = "suite"
@@ -55,6 +60,33 @@ CASE_METRICS = (
 VERDICT_METRIC = "commbench_verdict"
 LAST_RUN_METRIC = "commbench_last_run_timestamp_seconds"
 METRIC_NAMES = (*(name for _, name, _ in CASE_METRICS), VERDICT_METRIC, LAST_RUN_METRIC)
+
+
+def write_metrics(path: Path, suite: str, judged: Iterable[JudgedCase]) -> None:
+    """Replace the file. Raises ConfigError where it can't be written."""
+    cases = list(judged)
+    labels = case_labels([each.case for each in cases])
+    watched = [_watched_case(each, own) for each, own in zip(cases, labels, strict=True)]
+    try:
+        replace_file(path, metrics_text(suite, time.time(), watched).encode())
+    except OSError as error:
+        raise ConfigError(
+            f"--prometheus {path} can't be written: {error.strerror}; the turn is stored"
+        ) from error
+
+
+def _watched_case(judged: JudgedCase, labels: Mapping[str, str]) -> WatchedCase:
+    row, expected = judged.row, judged.expected
+    return WatchedCase(
+        labels,
+        judged.verdict,
+        median_s=None if row is None else row.median_s,
+        low_s=None if row is None else row.ci_low_s,
+        high_s=None if row is None else row.ci_high_s,
+        least_s=None if expected is None else expected.low,
+        most_s=None if expected is None else expected.high,
+        healthy_runs=len(judged.history.healthy),
+    )
 
 
 def case_labels(cases: Sequence[Variables]) -> list[dict[str, str]]:

@@ -41,7 +41,7 @@ def has_news(judged: Iterable[JudgedCase], status: int) -> bool:
     """Whether a change has begun or ended, a case was not measured though enough is known of it, or
     launches went wrong. `status`: the worst of the launches."""
     return status >= ConfigError.exit_status or any(
-        each.change is not each.history.change
+        each.outcome.kind in ("begun", "ended")
         or (each.verdict == "UNDECIDED" and len(each.history.healthy) >= DECIDING_LAUNCHES)
         for each in judged
     )

@@ -12,7 +12,8 @@ from operator import itemgetter
 from typing import Any
 
 from commbench.cluster.baseline.fresh_launches import FreshLaunch
-from commbench.cluster.watch.changes import JudgedCase, changed_facts
+from commbench.cluster.watch.beginning import changed_facts
+from commbench.cluster.watch.changes import JudgedCase
 from commbench.cluster.watch.located import Location
 from commbench.core.units import format_factor, format_seconds, plural
 from commbench.results.columns import case_text, grouped
@@ -86,8 +87,9 @@ def _case_line(judged: JudgedCase) -> str:
     """By how much a case has changed, since when and where; empty for one that has not."""
     name = case_text(judged.case)
     change = judged.change
+    why = judged.outcome.why
     if change is None:
-        return f"{name}: {judged.note}" if judged.note else ""
+        return f"{name}: {why}" if why else ""
     ratio = "" if change.ratio is None else f" {format_factor(change.ratio)}"
     parts = [f"{name}: {change.verdict}{ratio} since {change.since_run}"]
     row = judged.row
@@ -95,7 +97,7 @@ def _case_line(judged: JudgedCase) -> str:
         parts[0] += f", on {row.hosts}"
         parts += [str(row.reason)] if change.verdict == "FAILED" else []
         parts += _times(row.median_s, judged.expected)
-    return "; ".join([*parts, *([judged.note] if judged.note else [])])
+    return "; ".join([*parts, *([why] if why else [])])
 
 
 def _times(median_s: float | None, expected: Interval | None) -> list[str]:

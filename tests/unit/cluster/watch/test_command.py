@@ -27,8 +27,8 @@ from commbench.cluster.search.command import DEFAULTS
 from commbench.cluster.watch import command as watch_command
 from commbench.cluster.watch import runs
 from commbench.cluster.watch.command import next_due_s, watch_options
+from commbench.cluster.watch.rehearsal import YoungStore
 from commbench.cluster.watch.state import WATCH_FOLDER, read_state, state_path
-from commbench.cluster.watch.turn import YoungStore
 from commbench.core.errors import ConfigError
 from commbench.measure import preflight
 from commbench.measure.time_limits import TotalBudget

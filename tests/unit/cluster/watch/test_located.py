@@ -11,7 +11,8 @@ import pytest
 from sample_cases import CASE
 
 from commbench.cluster.baseline.fresh_launches import FreshLaunch, SuiteJob
-from commbench.cluster.watch.changes import CaseHistory, JudgedCase
+from commbench.cluster.watch.changes import JudgedCase, Outcome
+from commbench.cluster.watch.history import CaseHistory
 from commbench.cluster.watch.located import Location, located, with_nodes
 from commbench.cluster.watch.state import CaseVerdict, KnownChange
 from commbench.config.compose import ConfigComposer
@@ -26,7 +27,8 @@ def case_of(layout: str, verdict: CaseVerdict = "SLOWER", is_new: bool = True) -
     change = replace(CHANGE, verdict=verdict)
     history = CaseHistory((), (), None if is_new else change)
     case = replace(CASE, layout=layout)
-    return JudgedCase(case, None, history, None, None, verdict, change)
+    outcome = Outcome("begun" if is_new else "unasked", verdict)
+    return JudgedCase(case, None, history, None, None, outcome, change)
 
 
 def searched(

@@ -6,7 +6,8 @@ from pathlib import Path
 from sample_cases import CASE
 
 from commbench.cluster.baseline.fresh_launches import FreshLaunch
-from commbench.cluster.watch.changes import CaseHistory, JudgedCase
+from commbench.cluster.watch.changes import JudgedCase, Outcome
+from commbench.cluster.watch.history import CaseHistory
 from commbench.cluster.watch.state import KnownChange
 from commbench.cluster.watch.text import MOST_CHANGED, turn_lines
 
@@ -14,7 +15,8 @@ from commbench.cluster.watch.text import MOST_CHANGED, turn_lines
 def changed(message_bytes: int, ratio: float | None) -> JudgedCase:
     change = KnownChange("SLOWER", "20261101T000000.000000-0000", ratio)
     case = replace(CASE, message_bytes=message_bytes)
-    return JudgedCase(case, None, CaseHistory((), (), change), None, None, "SLOWER", change)
+    outcome = Outcome("unasked", "SLOWER")
+    return JudgedCase(case, None, CaseHistory((), (), change), None, None, outcome, change)
 
 
 def test_of_many_changed_cases_the_farthest_have_a_line() -> None:
