@@ -38,15 +38,15 @@ def requested_jobs(
     composer: ConfigComposer, overrides: Sequence[str], multirun: bool
 ) -> RequestedJobs:
     """Every job of the command line, checked; raises ConfigError for mistakes of the user."""
-    # before an experiment's parts: the user's mistakes first
-    jobs = composer.jobs(composer.checked_first(overrides), multirun)
     values = {key: value for key, _, value in (word.partition("=") for word in overrides)}
-    name = values.get("experiment", "null")
-    if name == "null":
-        return RequestedJobs(tuple(jobs), multirun)
     for key in ONE_AT_A_TIME:
         if "," in values.get(key, ""):
             raise ConfigError(f"{key}={values[key]} names several; run one {key} at a time")
+    # before an experiment's parts: the user's mistakes first
+    jobs = composer.jobs(composer.checked_first(overrides), multirun)
+    name = values.get("experiment", "null")
+    if name == "null":
+        return RequestedJobs(tuple(jobs), multirun)
     part_jobs: list[Job] = []
     refused: list[str] = []
     for part in experiment_parts(composer, overrides):

@@ -41,11 +41,9 @@ class FurtherRounds(Protocol):
     def choose(self, result: SearchResult | None) -> int:
         """How many rounds the run has, on rank 0; None ends it."""
 
-    def further(self, rounds: int, library: str | None) -> tuple[Planned, ...]:
-        """The cases of the next rounds, of so many in all, that no round had before."""
-
-    def repeated(self, rounds: int, library: str | None) -> tuple[Planned, ...]:
-        """Where there are no such: the cases of the next rounds that earlier ones had."""
+    def following(self, rounds: int, library: str | None) -> tuple[Planned, ...]:
+        """The cases of the next rounds, of so many in all: those that no round had before, or else
+        those that earlier ones had."""
 
     def begun(self, rows: Iterable[Row]) -> int:
         """How many rounds earlier starts have measured, on rank 0."""

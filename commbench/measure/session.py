@@ -404,11 +404,14 @@ class _Session:
             )
         decided = self._control.decide(value, self._deadline_s, "the next round")
         library = self._library.communicator.facts().get("library")
-        further = self._search.further(decided, library)
-        self._cases += further
-        if self._is_rank_0 and further:
-            self._recorder.add_cases(further)
-        return further or self._search.repeated(decided, library)
+        cases = self._search.following(decided, library)
+        known = {planned.order for planned in self._cases}
+        # also those that an earlier start has finished
+        added = tuple(planned for planned in cases if planned.order not in known)
+        self._cases += added
+        if self._is_rank_0 and added:
+            self._recorder.add_cases(added)
+        return cases
 
     def _end_reason(self) -> str | None:
         """Why no further case is measured, as rank 0 knows; None while there is time."""

@@ -174,7 +174,7 @@ def could_be(cases: Sequence[ComparedCase], word: Verdict, rules: Rules) -> bool
 def caption(cases: Sequence[ComparedCase], rules: Rules) -> list[str]:
     """How to read the table, and whether the launches can decide anything."""
     ratio = "median of the ratios of pairs" if rules.paired else "ratio of the medians of launches"
-    lines = [f"NEW / BASE, p95, p99: {ratio}, of times of an operation; above 1 is slower"]
+    lines = [f"x: NEW / BASE, {ratio}, of times of an operation; above 1 is slower"]
     if any(case.variables.benchmark == "p2p_latency" for case in cases):
         lines.append("the time of p2p_latency is half a round trip")
     if any(judged.ratio.is_known for _, judged in _judged(cases)):

@@ -22,6 +22,9 @@ QUIET_COLOUR = "#8A8F98"
 GRID = "#E5E7EB"
 MOST_TICKS = 8
 BAND_OPACITY = 0.18  # of an interval
+# what an axis spans; a file may have any number
+LEAST_DRAWN = 1e-18
+MOST_DRAWN = 1e18
 
 
 class Colours:

@@ -159,7 +159,7 @@ def by_series(texts: Mapping[str, str]) -> str:
 
 def sizes_text(rows: Iterable[Row]) -> str:
     return ", ".join(
-        format_bytes(size) for size in sorted({row.message_bytes or 0 for row in rows}) if size
+        format_bytes(size) for size in sorted({row.message_bytes for row in rows}) if size
     )
 
 

@@ -53,12 +53,8 @@ def lines_by_window(combined: CombinedCases) -> Iterator[NamedLines]:
             for window, of_window in groups:
                 more = f" window {window}" if len(groups) > 1 else ""
                 names[name + more] = short[name] + more
-                apart[name + more] = sorted(of_window, key=_bytes)
+                apart[name + more] = sorted(of_window, key=lambda row: row.message_bytes)
         yield NamedLines(benchmark, apart, names)
-
-
-def _bytes(row: Combined) -> int:
-    return int(row.message_bytes or 0)
 
 
 class _HeadlineRow(NamedTuple):
@@ -103,9 +99,9 @@ def _headline_rows(
     if not by_backend:
         yield from _ends(lines.benchmark, named, combined.best)
         return
-    backends = [(str(row.backend), row) for _, row in named]
+    backends = [(row.backend, row) for _, row in named]
     whole = [each for each in backends if each[1].node is None]
-    worlds = grouped(whole, lambda each: int(each[1].world_size or 0))
+    worlds = grouped(whole, lambda each: each[1].world_size or 0)
     for ranks, own in sorted(worlds.items()):
         compared = [best for best in combined.best if best.shared.world_size == ranks]
         yield from _ends(lines.benchmark, own, compared, f" on {plural(ranks, 'rank', 'ranks')}")
@@ -116,7 +112,7 @@ def _headline_rows(
 
 def _median_nodes(named: Sequence[tuple[str, Combined]]) -> list[tuple[str, Combined]]:
     """Of each backend and size the node that takes the median time: nodes are no alternatives."""
-    alike = grouped(named, lambda each: (each[0], _bytes(each[1])))
+    alike = grouped(named, lambda each: (each[0], each[1].message_bytes))
     return [
         sorted(nodes, key=lambda each: each[1].median_s)[len(nodes) // 2]
         for nodes in alike.values()
@@ -128,15 +124,16 @@ def _ends(
 ) -> Iterator[_HeadlineRow]:
     """The smallest and the largest message; of a collective its time, then its rate."""
     every = [row for _, row in named]
-    sizes = list(map(_bytes, every))
+    sizes = [row.message_bytes for row in every]
     shown = quoted(every)
     for size, quantity in dict.fromkeys([(min(sizes), shown[0]), (max(sizes), shown[-1])]):
-        at_size = [each for each in named if _bytes(each[1]) == size and quantity.of(each[1])]
+        at_size = [each for each in named if each[1].message_bytes == size and quantity.of(each[1])]
         # of several in a column, the best comes last and stays
         at_size.sort(
             key=lambda each: float(getattr(each[1], quantity.column)), reverse=quantity is MEDIAN
         )
-        cells = {name: text_with_unit(row, quantity) for name, row in at_size}
+        beside = [row for _, row in at_size]
+        cells = {name: text_with_unit(row, quantity, beside) for name, row in at_size}
         fastest = {
             best.best
             for best in compared
@@ -168,11 +165,11 @@ def _table_of(lines: NamedLines, names: Sequence[str], quantity: Quantity) -> Ro
     """Sizes down, lines across."""
     unit = quantity.unit(lines.every)
     cell = partial(_cell, quantity=quantity, unit=unit)
-    size = row_column(TableColumn("size"), lambda row: message_text(row.message_bytes or 0))
+    size = row_column(TableColumn("size"), lambda row: message_text(row.message_bytes))
     across = [RowColumn(TableColumn(lines.short[name]), cell, name) for name in names]
     by_size = [
-        {name: [row for row in lines.rows[name] if _bytes(row) == size] for name in names}
-        for size in sorted(set(map(_bytes, lines.every)))
+        {name: [row for row in lines.rows[name] if row.message_bytes == size] for name in names}
+        for size in sorted({row.message_bytes for row in lines.every})
     ]
     return RowTable(by_size, [size, *across], f"{quantity.name} in {unit.name}")
 

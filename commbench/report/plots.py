@@ -28,6 +28,8 @@ from .distributions import Launches
 from .figures import (
     BAND_OPACITY,
     GRID,
+    LEAST_DRAWN,
+    MOST_DRAWN,
     PALETTE,
     QUIET_COLOUR,
     Colours,
@@ -131,16 +133,17 @@ def _titled_image(drawing: Drawing, title: str, form: str) -> bytes:
 def log_axis(
     axis: Any, values: Iterable[float], text: Callable[[float], str], label: str = ""
 ) -> tuple[float, float]:
-    """Make an axis logarithmic with all positive values, at least a factor of two wide; returns its
-    ends."""
-    known = [value for value in values if 0 < value < math.inf] or [1.0]
+    """Make an axis logarithmic with all values that can be drawn, at least a factor of two wide;
+    returns its ends."""
+    known = [value for value in values if LEAST_DRAWN < value < MOST_DRAWN] or [1.0]
     low = min(known) / ROOM
     high = max(max(known) * ROOM, 2 * low)
     which = axis.axis_name
+    # before the scale, which would else find ends of its own among all values
+    getattr(axis.axes, f"set_{which}lim")(low, high)
     getattr(axis.axes, f"set_{which}scale")("log")
     ticks = size_ticks(known, low, high) if text is bytes_text else log_ticks(low, high)
     set_ticks(axis, ticks, text)
-    getattr(axis.axes, f"set_{which}lim")(low, high)
     axis.set_label_text(label)
     return low, high
 
@@ -149,7 +152,7 @@ def linear_axis(
     axis: Any, most: float, text: Callable[[float], str], label: str, whole: bool = False
 ) -> None:
     """From 0 to the largest value; `whole`: ticks at whole numbers only."""
-    high = (most if math.isfinite(most) else 0.0) * ROOM or 1.0
+    high = ROOM * (most if LEAST_DRAWN < most < MOST_DRAWN else 1.0)
     ticks = [tick for tick in linear_ticks(0.0, high) if not whole or tick.is_integer()]
     set_ticks(axis, ticks, text)
     getattr(axis.axes, f"set_{axis.axis_name}lim")(0.0, high)

@@ -130,10 +130,10 @@ def width_text(rows: Sequence[Row], quantity: Quantity) -> str:
     return "" if number is None else number.width_text()
 
 
-def text_with_unit(row: Row, quantity: Quantity) -> str:
-    """`~74.1 us ±12%`, of a single number; `-` without one."""
+def text_with_unit(row: Row, quantity: Quantity, beside: Sequence[Row] = ()) -> str:
+    """`~74.1 us ±12%`, of a single number, in one unit with those beside it; `-` without one."""
     interval = quantity.of(row)
-    unit = quantity.unit([row])
+    unit = quantity.unit(beside or [row])
     if interval is None:
         return NO_NUMBER
     return f"{interval.value_text(unit.text)} {unit.name} {interval.width_text()}"

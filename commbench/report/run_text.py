@@ -130,6 +130,7 @@ def _number_columns(rows: Sequence[Row]) -> list[RowColumn]:
     have_several_pairs = any(map(has_several_pairs, rows))
     repetitions = {row.repetitions for row in rows}
     shared = shared_flags(filter(is_measured, rows))
+    n = TableColumn("n", right=True, priority=6)
     return [
         *number_columns(f"time\n{time.name}", MEDIAN, time, style="bold"),
         RowColumn(
@@ -152,7 +153,7 @@ def _number_columns(rows: Sequence[Row]) -> list[RowColumn]:
             lambda row: time.text(row.p99_s),
         ),
         *(
-            [row_column(TableColumn("n", right=True, priority=6), _repetitions_text)]
+            [row_column(n, lambda row: str(row.repetitions or NO_NUMBER))]
             if len(repetitions) > 1 or len(rows) == 1
             else []
         ),
@@ -172,10 +173,6 @@ def _share_text(row: Row) -> str:
     if share is None or 100 * share < LEAST_PERCENT:
         return NO_NUMBER
     return format_number(100 * share)
-
-
-def _repetitions_text(row: Row) -> str:
-    return NO_NUMBER if row.repetitions is None else str(row.repetitions)
 
 
 def _message_rate_text(row: Row) -> str:

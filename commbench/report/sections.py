@@ -316,13 +316,9 @@ def _distributions(summary: Summary, raw: RawData) -> list[Figure]:
     return figures
 
 
-def _row_id(row: Row) -> RowId:
-    return row.run_id, row.case_id
-
-
 def row_titles(summary: Summary, wanted: Sequence[RowId]) -> Mapping[RowId, str]:
     """The names of these rows; of several launches of a case with trial and run."""
-    by_id = {_row_id(row): row for row in summary.results.rows}
+    by_id = {(row.run_id, row.case_id): row for row in summary.results.rows}
     rows = without_shared([by_id[each] for each in wanted])
     names = case_names(rows)
     counts = Counter(names)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from commbench.analysis.case_names import (
@@ -117,11 +118,11 @@ def _lost_texts(measured: Sequence[Row], cases: int) -> Iterator[str]:
 
 def _title(rows: Sequence[Row], timed: Sequence[Row]) -> str:
     """The only backend, how many ranks were where, and what ± and the marks mean of `timed`."""
-    backends = {str(row.backend) for row in rows}
-    sizes = [int(row.world_size) for row in rows if row.world_size]
+    backends = {row.backend for row in rows}
+    sizes = [row.world_size for row in rows if row.world_size]
     ranks = span_text(sizes) if sizes else "no"
-    nodes = max((int(row.nodes or 1) for row in rows), default=1)
-    where = ", no network" if nodes == 1 else f" on up to {nodes} nodes"
+    nodes = {row.nodes or 1 for row in rows}
+    where = f" on {span_text(nodes)} nodes" if nodes - {1} else ", no network"
     only = f"{backends.pop()}, " if len(backends) == 1 else ""
     medians = [*filter(None, map(MEDIAN.of, timed))]
     level, _, _ = interval_note(medians).partition(" confidence")
@@ -148,7 +149,7 @@ def _tables(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
     """The rows by the variables of APART and the window that was asked for."""
     series: dict[tuple[Any, ...], list[Row]] = {}
     for row in sorted(rows, key=row_order):
-        key = tuple(getattr(row, name) for name in (*APART, *BESIDE))
+        key = attrgetter(*APART, *BESIDE)(row)
         series.setdefault(key, []).append(row)
     tables: dict[tuple[Any, ...], list[Row]] = {}
     for key, sizes in series.items():
@@ -168,14 +169,14 @@ def _headings(rows: Sequence[Row]) -> dict[tuple[Any, ...], str]:
     """Values of BESIDE -> the name of their columns: what differs."""
     names = telling(rows, BESIDE)
     headings = {}
-    for own in grouped(rows, lambda row: str(row.backend)).values():
+    for own in grouped(rows, lambda row: row.backend).values():
         within = differing(own, names)
         shown = [name for name in names if name not in IMPLIED or name in within]
         for row in own:
             values = {name: shown_value(row, name) for name in shown}
             words = [_heading_word(*each) for each in values.items() if each[1] not in EMPTY]
             usual = "no" if shown[:1] == ["label"] else "default"
-            alone = f"{usual} {shown[0]}" if shown else str(row.backend)
+            alone = f"{usual} {shown[0]}" if shown else row.backend
             headings[_column_of(row)] = " ".join(words) or alone
     return headings
 
@@ -250,6 +251,7 @@ def _sentences(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str]) -> 
     heading: only what is one case in all of them."""
     sized = [row for row in rows if row.message_bytes]
     pairs = [row for row in sized if row.pair]
+    line_of = attrgetter(*APART, "pair")  # what is not the heading, the size or the window
     kinds = (
         ([row for row in pairs if not has_bandwidth(row)], MEDIAN, min, "latency"),
         ([row for row in pairs if has_bandwidth(row)], ALGBW, max, "bandwidth"),
@@ -260,7 +262,7 @@ def _sentences(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str]) -> 
         by_heading = grouped(alike, lambda row: headings[_column_of(row)])
         sizes = [{row.message_bytes for row in own} for own in by_heading.values()]
         shared = set.intersection(*sizes) if sizes else set()
-        if not shared or len(set(map(_line_of, alike))) > 1:
+        if not shared or len(set(map(line_of, alike))) > 1:
             continue
         size = pick(shared)
         at_size = [row for row in alike if row.message_bytes == size]
@@ -274,11 +276,6 @@ def _sentences(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str]) -> 
         yield f"{heading}: {', '.join(texts)}"
 
 
-def _line_of(row: Row) -> tuple[Any, ...]:
-    """What cases share that differ in the heading, the size and the window at most."""
-    return tuple(getattr(row, name) for name in (*APART, "pair"))
-
-
 def _flags(rows: Sequence[Row]) -> list[str]:
     """How many cases have each flag: the tables of single runs say which."""
     flags = (name for row in rows for name in set(row.warnings) - {"oversubscribed"})
@@ -289,5 +286,5 @@ def _flags(rows: Sequence[Row]) -> list[str]:
 
 def _place(row: Row) -> tuple[Any, ...]:
     """Latency first, then other messages between pairs, then collectives."""
-    name = str(row.benchmark)
+    name = row.benchmark
     return name != "p2p_latency", not row.pair, name, row_order(row)

@@ -46,8 +46,8 @@ def _basis(row: Row) -> tuple[int, str]:
     if kind == "launches":
         return len(set(row.visit_launches or (0,))), "launches"
     if kind == "visits":
-        return int(row.visits or 1), "visits"
-    return int(row.repetitions or 1), "repetitions"
+        return row.visits or 1, "visits"
+    return row.repetitions or 1, "repetitions"
 
 
 def interval_note(intervals: Iterable[Interval]) -> str:

@@ -99,10 +99,12 @@ def test_an_interrupted_search_of_few_nodes_goes_on_with_further_visits_of_their
         assert main([*SIMULATED[1:], "layout=8x1", *slow, f"output={tmp_path}"]) == 130
     (folder,) = find_runs(tmp_path)
     assert main(["resume", str(folder)]) == 1
-    search = load_run(folder)["search"]
+    record = load_run(folder)
+    search = record["search"]
     assert (search["bad"], search["rounds"] > 20) == (["node7"], True)
     visits = commbench.load(tmp_path).visit_medians_s.map(len)
     assert visits.sum() == 12 * search["rounds"]
+    assert record["cases"] == len(visits), "the total of the progress, as [84/84]"
 
 
 @pytest.mark.long

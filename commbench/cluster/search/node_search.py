@@ -152,8 +152,12 @@ class NodeSearch:
             print_error(result.further_text(further))
         return self._first_rounds + further
 
-    def further(self, rounds: int, library: str | None) -> tuple[Planned, ...]:
+    def following(self, rounds: int, library: str | None) -> tuple[Planned, ...]:
         """See measure.further_rounds.FurtherRounds."""
+        return self.further(rounds, library) or self.repeated(rounds, library)
+
+    def further(self, rounds: int, library: str | None) -> tuple[Planned, ...]:
+        """Those that no round had before."""
         new = range(self.count, min(rounds, self._meetings.period))
         for number in new:
             pairs = self._meetings.pairs(number)
@@ -164,7 +168,7 @@ class NodeSearch:
         return tuple(planned for number in new for planned in self._planned[number])
 
     def repeated(self, rounds: int, library: str | None) -> tuple[Planned, ...]:
-        """See measure.further_rounds.FurtherRounds."""
+        """Where there are no such: those that earlier rounds had."""
         period = self._meetings.period
         again = range(self.count, min(rounds, self.count + period))
         self.count += len(again)

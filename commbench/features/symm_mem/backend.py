@@ -82,7 +82,7 @@ class SymmMem(Nccl):
         log = NcclLog(os.environ)
         gpu = CudaDevice.of(world)
         group = start_group(Nccl.name, world, control, gpu.place)
-        return SymmMemCommunicator(Nccl.name, *group, gpu, log, self.memory)
+        return SymmMemCommunicator(Nccl.name, *group, gpu, log, self.memory, control)
 
 
 def choose_memory(memory: str) -> str | None:
@@ -123,7 +123,7 @@ class SymmetricAllocation(CudaMemory):
 
 
 class SymmMemCommunicator(NcclCommunicator):
-    """See Communicator."""
+    """See Communicator. `control` is that of the world."""
 
     def __init__(
         self,
@@ -134,10 +134,12 @@ class SymmMemCommunicator(NcclCommunicator):
         gpu: CudaDevice,
         log: NcclLog,
         memory: str,
+        control: Control,
     ) -> None:
         super().__init__(name, group, ranks, rank, gpu, log)
-        self._more = (gpu, log, memory)
+        self._more = (gpu, log, memory, control)
         self._allocator = memory
+        self._control = control
 
     @property
     def _is_alone(self) -> bool:
@@ -175,12 +177,19 @@ class SymmMemCommunicator(NcclCommunicator):
         return gpu_runner(self.gpu, program, self.hosted[0], buffers, mode, lowering)
 
     def _scratch(self, buffers: Mapping[str, Any], view: View) -> Any:
-        """Symmetric memory for the elements of the view. Raises Unsupported."""
+        """Symmetric memory for the elements of the view. Raises Unsupported, on all ranks where one
+        has no memory: the others would wait for it in `join`."""
         spec = replace(buffers[view.buffer].spec, slots=1)
+        control = self._control.subset(self.ranks)
+        buffer: Any = None
+        problem = None
         try:
-            buffer: Any = self.allocate(spec, 1)
+            buffer = self.allocate(spec, 1)
         except MemoryError as error:
-            raise Unsupported(str(error)) from error
+            problem = f"out of memory on rank {control.rank} at that moment: {error}"
+        problem = control.agree(problem, DEADLINE_S, "memory of a one-shot all_reduce")
+        if problem is not None:
+            raise Unsupported(problem)
         buffer.allocation.join(self.group)
         return view_tensors(buffer, replace(view, slot=0)).values[0]
 

@@ -23,12 +23,14 @@ ADDED = ("float32", "bfloat16")
 
 
 class HostSymmetricMemory(ModuleType):
-    """What torch.distributed._symmetric_memory has of it, from torch 2.9 on."""
+    """What torch.distributed._symmetric_memory has of it, from torch 2.9 on. `full`: this GPU has
+    memory for one allocation."""
 
-    def __init__(self, multicast: bool, refused: str | None) -> None:
+    def __init__(self, multicast: bool, refused: str | None, full: bool) -> None:
         super().__init__(NAME)
         self.multicast = multicast
         self.refused = refused
+        self.full = full
         self.chosen: str | None = None
         self.sizes: dict[int, int] = {}  # bytes of each allocation, by address
         self.joined: set[tuple[int, str]] = set()  # addresses, and groups that reach them
@@ -46,6 +48,8 @@ class HostSymmetricMemory(ModuleType):
         import torch
 
         assert self.chosen in ("CUDA", "NCCL", "NVSHMEM")
+        if self.full and self.sizes:
+            raise RuntimeError("CUDA driver error: out of memory\nof a C++ file")
         memory = torch.empty(*size, dtype=dtype, device=device)
         self.sizes[memory.data_ptr()] = memory.nbytes
         return memory
@@ -176,11 +180,13 @@ def summed(data: Any, group: str) -> Any:
 
 @dataclass(frozen=True)
 class HostSymmMem(SymmMem):
-    """See Backend. `refused`: a memory that this torch does not have."""
+    """See Backend. `refused`: a memory that this torch does not have; `full`: a rank whose GPU has
+    memory for one allocation."""
 
     name: ClassVar[str] = "host_symm_mem"
     multicast: bool = True
     refused: str | None = None
+    full: int | None = None
 
     def missing(self, device: Device = "cuda") -> str | None:
         return None
@@ -190,7 +196,7 @@ class HostSymmMem(SymmMem):
         import torch.distributed as dist
 
         nccl.built_for = lambda: "2.28.9"
-        memory = HostSymmetricMemory(self.multicast, self.refused)
+        memory = HostSymmetricMemory(self.multicast, self.refused, world.rank == self.full)
         sys.modules[NAME] = memory
         torch.ops.symm_mem = HostOperations(memory)  # type: ignore[assignment]
         start: Callable[..., Any] = dist.init_process_group

@@ -132,7 +132,7 @@ def test_a_table_is_plain_and_fits(
     monkeypatch.setenv(TERMINAL, "80")
     status, text = run_compare(capsys, sides["base"], sides["slow"])
     assert status == 0 and "\x1b" not in text, "without --fail-on no verdict is a failure"
-    table = text[text.index("backend simulated") : text.index("NEW / BASE, p95")]
+    table = text[text.index("backend simulated") : text.index("x: NEW / BASE")]
     assert max(map(len, table.splitlines())) <= 80
     row = next(
         line for line in table.splitlines() if line.startswith("all_reduce") and " 8 " in line

@@ -156,6 +156,7 @@ def test_another_timing_ends_the_files_own_duration(composer: ConfigComposer) ->
         ("experiment=exchange_quiz sizes=[10]", "sizes=[10] is not a whole number of int32"),
         ("-m experiment=exchange_quiz,mlbench_p2p", "run one experiment at a time"),
         ("-m experiment=ec2_enhanced part=1,2", "part=1,2 names several; run one part at a time"),
+        ("experiment=ec2_enhanced part=1,2", "part=1,2 names several; run one part at a time"),
         ("-m experiment=ec2_enhanced scale=cpu,full", "run one scale at a time"),
         ("experiment=nothing", "experiment=nothing is unknown; allowed: acceptance, ec2"),
     ],

@@ -138,7 +138,6 @@ def test_the_caption_says_that_a_latency_is_half_a_round_trip() -> None:
 def test_the_caption_explains_the_verdicts_that_occur() -> None:
     lines = caption(compared({}, {"verdict": "SUSPECT"}), Rules())
     assert [line.partition(":")[0] for line in lines if line.isupper() or line[:2].isupper()] == [
-        "NEW / BASE, p95, p99",
         "SLOWER",
         "SUSPECT",
     ]

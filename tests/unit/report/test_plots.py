@@ -83,6 +83,16 @@ def test_values_without_an_interval_are_drawn() -> None:
         assert "gloo" in texts(figure)
 
 
+@pytest.mark.parametrize("value", [5e-324, 1e-300, 1e300, 1.7e308])
+def test_any_number_of_a_file_is_drawn(value: float) -> None:
+    times = {"median_s": value, "ci_low_s": value, "ci_high_s": value}
+    assert texts(plots.over_size(curves(**times), "all_reduce", MEDIAN)[0])
+    assert texts(plots.distribution("a", [("r", np.array([value, 2e-6]))])[0])
+    assert texts(plots.ramps("a", (value, 0.5))[0])
+    shares = curves(efficiency=value, limit_gb_per_s=1.0, limit_name="a")
+    assert texts(plots.share_of_limit(shares, "all_reduce")[0])
+
+
 def test_published_curves_are_drawn_in_the_figure_of_their_column() -> None:
     known = [
         KnownCurve("published there", "median_s", (1.0, 2.0**30), (1e-6, 1e3)),

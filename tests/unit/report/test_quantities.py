@@ -81,6 +81,12 @@ def test_a_number_is_written_with_its_certainty_and_width() -> None:
     assert text_with_unit(row(ci_low_s=None, repetitions=2), MEDIAN) == "?74.1 us (n=2)"
 
 
+def test_numbers_beside_one_another_have_one_unit() -> None:
+    both = [row(window=64, algbw_gb_per_s=rate) for rate in (0.102, 0.000392)]
+    texts = [text_with_unit(each, ALGBW, both) for each in both]
+    assert [text.split()[:2] for text in texts] == [["~102", "MB/s"], ["~0.392", "MB/s"]]
+
+
 def test_without_a_number_stands_the_status_or_a_dash() -> None:
     failed = row(status="failed", median_s=None)
     unit = MEDIAN.unit([failed])

@@ -121,6 +121,18 @@ def test_options_stand_above_a_column_only_where_their_backend_has_several() -> 
     assert "buffer=0" in text and "buffer=1" in text and "threads" not in text
 
 
+@pytest.mark.parametrize(
+    ("nodes", "where"),
+    [((1,), "2 ranks, no network"), ((2,), "2 ranks on 2 nodes"), ((1, 4), "2 ranks on 1 to 4 n")],
+)
+def test_the_title_says_on_how_many_nodes_the_ranks_were(
+    nodes: tuple[int, ...], where: str
+) -> None:
+    assert side_by_side([measured("gloo", 8, 1e-6, nodes=each) for each in nodes], FILE).startswith(
+        f"gloo, {where}"
+    )
+
+
 def test_a_narrow_terminal_has_several_tables() -> None:
     backends = ("gloo", "mpi", "simulated", "tcp", "a_backend_of_ours")
     rows = [

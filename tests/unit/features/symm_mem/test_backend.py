@@ -123,6 +123,17 @@ def test_gpus_without_multicast_skip_multimem_in_one_line(
     assert reason.startswith("multimem needs GPUs of compute capability 9.0")
 
 
+def test_a_rank_without_memory_for_its_copy_skips_the_case_on_all(
+    world: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The others would wait until the run is ended."""
+    words = ("benchmark=all_reduce", "algorithm=one_shot", "in_place=true", "sizes=[64]")
+    run = world(*WORLD, *words, "backend.full=1", env=shown(tmp_path, hgx(2), HOST_GPU))
+    (row,) = run.cases.itertuples()
+    assert row.status == "skipped"
+    assert row.reason.startswith("out of memory on rank 1 at that moment: 128 B on cpu: ")
+
+
 def test_layouts_of_fewer_ranks_than_nvshmem_has_are_skipped_in_one_line(
     world: Callable[..., Any], tmp_path: Path
 ) -> None:
