@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from commbench.analysis.cold_start import cold_start, launch_overhead
     from commbench.analysis.compare import compare
     from commbench.analysis.crossover import crossovers
-    from commbench.analysis.slow_pairs import slow_pairs
+    from commbench.analysis.pairs.findings import slow_pairs
     from commbench.cli.run import run_one as run
     from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
     from commbench.features.streams.stored import soak_intervals
@@ -39,7 +39,7 @@ _PLACES = {  # public name -> its module, where `run` has the name run_one
     "launch_overhead": "commbench.analysis.cold_start",
     "load": "commbench.results.load",
     "run": "commbench.cli.run",
-    "slow_pairs": "commbench.analysis.slow_pairs",
+    "slow_pairs": "commbench.analysis.pairs.findings",
     "soak_intervals": "commbench.features.streams.stored",
 }
 __all__ = [

@@ -103,19 +103,17 @@ def case_of(base: list[Row], new: list[Row], apart: str | None, paired: bool) ->
     """What both sides have of a case, not yet judged; `apart`: why it is on one side only."""
     rows = [*base, *new]
     _check_alike(rows)
-    base_used = measured(base)
-    new_used = measured(new)
+    used = measured(base), measured(new)
     if paired:
-        base_used, new_used = _matched(base_used, new_used)
+        used = _matched(*used)
     # each of timing=rigorous makes several; in pairs only whole runs have a counterpart
-    base_launches = base_used if paired else by_launch(base_used)
-    new_launches = new_used if paired else by_launch(new_used)
+    base_launches, new_launches = used if paired else map(by_launch, used)
     reasons = sorted({row.reason for row in rows if row.reason is not None})
     return ComparedCase(
         _common_case((base or new)[0], (new or base)[0]),
-        SideOfCase(tuple(base_launches), len(base) - len(base_used)),
-        SideOfCase(tuple(new_launches), len(new) - len(new_used)),
-        reason="; ".join(filter(None, ("; ".join(reasons), apart))) or None,
+        SideOfCase(tuple(base_launches), len(base) - len(used[0])),
+        SideOfCase(tuple(new_launches), len(new) - len(used[1])),
+        reason="; ".join(filter(None, [*reasons, apart])) or None,
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from commbench.analysis.slow_pairs import findings
+from commbench.analysis.pairs.findings import findings
 from commbench.config.expectations import EXPECT_NORMAL, KNOWN_VALUES
 from commbench.config.settings import SEARCH, Job, Settings, received
 from commbench.core.annexes import needed_annex

@@ -41,11 +41,7 @@ from commbench.results.run_folder import (
 from commbench.runtime import launch
 from commbench.runtime.folder_lock import locked
 from commbench.runtime.launch import CONFIG_DIR, SWEEP, exported
-from commbench.runtime.launchers.registry import (
-    detect,
-    launcher_of,
-    mpi_library,
-)
+from commbench.runtime.launchers.registry import detect, launcher_of, mpi_library
 from commbench.runtime.launchers.requirements import (
     check_experiment,
     check_startable,
@@ -84,12 +80,13 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
         check_experiment(requested, elsewhere)
         jobs: Sequence[Job] = requested.jobs
         staged = annexes.stages()
-        if staged is None or multirun or not staged.is_acceptance(requested):
+        if staged and (multirun or not staged.is_acceptance(requested)):
             staged = None
-        else:
+        if staged:
             jobs = staged.begin(composer, overrides, jobs)
-        is_experiment = requested.experiment is not None
-        needs_all = is_experiment or any(job.settings.on_error == "stop" for job in jobs)
+        needs_all = requested.experiment is not None or any(
+            job.settings.on_error == "stop" for job in jobs
+        )
         jobs, skipped = startable_jobs(jobs, elsewhere, needs_all)
         if skipped is not None:
             print_error(skipped)
@@ -110,13 +107,14 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
             if skipped is not None:  # beside the results, which may be in a file
                 print(skipped)
             return status
+    # it has a composer of its own
     return staged.run_new(overrides, jobs, {**folder, **sweep})
 
 
 def _shared_cores(jobs: Sequence[Job]) -> dict[str, str]:
     """What the ranks say before they measure, where they or other processes share cores."""
-    here = [job.settings for job in jobs if not job.settings.backend.hosts_ranks]
-    here = [settings for settings in here if launcher_of(settings).is_local]
+    every = (job.settings for job in jobs if not job.settings.backend.hosts_ranks)
+    here = [settings for settings in every if launcher_of(settings).is_local]
     if not here:
         return {}
     cores = cpu_limit_cores()
@@ -263,17 +261,17 @@ def resume(words: Sequence[str]) -> int:
             raise ConfigError(
                 f"{folder} was started with other {', '.join(changed)}; --force resumes it anyway"
             )
-        if identity is None:
-            if is_finished(run, folder):
-                from .show import CONSOLE, rows_of, shown_text
-
-                print(shown_text(folder, rows_of(folder), CONSOLE, Terminal.of(sys.stdout)))
-                finished = "is finished: no case is missing or failed, nothing was measured"
-                print(printable(f"{folder} {finished}"))
-                return int(run["exit_status"])
+        if identity is not None:
+            return run_rank(job, identity, str(folder), mode)
+        if not is_finished(run, folder):
             check_startable(job)
             return _run_in_worlds(job, str(folder), mode)
-        return run_rank(job, identity, str(folder), mode)
+    from .show import CONSOLE, rows_of, shown_text
+
+    print(shown_text(folder, rows_of(folder), CONSOLE, Terminal.of(sys.stdout)))
+    finished = "is finished: no case is missing or failed, nothing was measured"
+    print(printable(f"{folder} {finished}"))
+    return int(run["exit_status"])
 
 
 def is_finished(run: Mapping[str, Any], folder: Path) -> bool:

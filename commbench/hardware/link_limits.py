@@ -110,8 +110,15 @@ def bandwidth_limit(
         network = network_limit(planned, wires, node_of, gpus)
     if not gpus or planned.case.staging != "none":
         return network
-    links = _gpu_links_limit(planned, gpus, topologies or {}, copy_gb_per_s)
-    if len({gpus[rank].node for rank in communicating_ranks(planned)}) == 1:
+    by_node = grouped((gpus[rank] for rank in communicating_ranks(planned)), lambda gpu: gpu.node)
+    links = _least(
+        [
+            _node_links_limit(planned, own, topologies or {}, copy_gb_per_s)
+            for own in by_node.values()
+            if len(own) > 1  # else it has no links of its own
+        ]
+    )
+    if len(by_node) == 1:
         return links
     return network if network is None or links is None else min(network, links)
 
@@ -287,53 +294,36 @@ CROSSING_RULES: Mapping[type, Callable[[Layout], float]] = {
 }
 
 
-def _gpu_links_limit(
+def _node_links_limit(
     planned: Planned,
     gpus: Sequence[RankGpu],
     topologies: Mapping[int, Topology],
     copy_gb_per_s: float | None,
 ) -> Limit | None:
-    """The limit of the node with the slowest links; a node with one rank has no links of its
-    own."""
+    """The limit of the links between the GPUs of a node: a copy within the only one, PCIe between
+    islands of NVLink, or the NVLink of the slowest; None where a link is unknown."""
     if planned.bus_factor is None:
         return None
-    by_node = grouped((gpus[rank] for rank in communicating_ranks(planned)), lambda gpu: gpu.node)
-    limits: list[Limit | None] = []
-    for group in (group for group in by_node.values() if len(group) > 1):
-        links = {
-            (a, b): link_between(group[a], group[b], topologies)
-            for a, b in combinations(range(len(group)), 2)
-        }
-        if set(links.values()) == {SAME_GPU}:
-            limits.append(
-                None
-                if copy_gb_per_s is None
-                else Limit(copy_gb_per_s, "measured device copy", "memory")
-            )
-            continue
-        if any(
-            link is None or not (link in PCIE_LINKS or NVLINK_LINK.fullmatch(link))
-            for link in links.values()
-        ):
+    links = {
+        (a, b): link_between(gpus[a], gpus[b], topologies) or ""
+        for a, b in combinations(range(len(gpus)), 2)
+    }
+    if set(links.values()) == {SAME_GPU}:
+        if copy_gb_per_s is None:
             return None
-        nvlinks = {
-            pair: int(match[1])
-            for pair, link in links.items()
-            if (match := NVLINK_LINK.fullmatch(link or ""))
-        }
-        islands = _nvlink_islands(len(group), sorted(nvlinks))
-        if len(islands) > 1:
-            limits.append(
-                _pcie_limit(planned, [[group[member] for member in island] for island in islands])
-            )
-        else:
-            for number, gpu in enumerate(group):
-                limits.append(
-                    _nvlink_limit(
-                        gpu, sum(count for pair, count in nvlinks.items() if number in pair)
-                    )
-                )
-    return _least(limits)
+        return Limit(copy_gb_per_s, "measured device copy", "memory")
+    matches = {pair: NVLINK_LINK.fullmatch(link) for pair, link in links.items()}
+    nvlinks = {pair: int(match[1]) for pair, match in matches.items() if match}
+    if any(pair not in nvlinks and link not in PCIE_LINKS for pair, link in links.items()):
+        return None
+    islands = _nvlink_islands(len(gpus), sorted(nvlinks))
+    if len(islands) > 1:
+        return _pcie_limit(planned, [[gpus[member] for member in island] for island in islands])
+    shown = [
+        sum(count for pair, count in nvlinks.items() if number in pair)
+        for number in range(len(gpus))
+    ]
+    return _least(list(map(_nvlink_limit, gpus, shown)))
 
 
 def _nvlink_islands(count: int, pairs: Sequence[tuple[int, int]]) -> list[list[int]]:

@@ -132,14 +132,13 @@ def differing_facts(
 ) -> list[DifferingFact]:
     """Facts of run.json whose values differ between the sides. Runs that could not read a fact do
     not count."""
-    facts_of_run = {id(run): compared_facts(run) for run in (*base, *new)}
+    sides = [[(run, compared_facts(run)) for run in runs] for runs in (base, new)]
     differing = []
-    for key in sorted({key for facts in facts_of_run.values() for key in facts}):
+    for key in sorted({key for side in sides for _, facts in side for key in facts}):
         values = []
-        for runs in (base, new):
-            known = [run for run in runs if not _is_unread(key, run, facts_of_run[id(run)])]
-            texts = {facts_of_run[id(run)].get(key, MISSING) for run in known}
-            values.append(tuple(sorted(texts)))
+        for side in sides:
+            known = [facts for run, facts in side if not _is_unread(key, run, facts)]
+            values.append(tuple(sorted({facts.get(key, MISSING) for facts in known})))
         if all(values) and values[0] != values[1]:
             differing.append(DifferingFact(key, *values))
     return differing

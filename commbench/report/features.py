@@ -10,7 +10,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Literal
 
-from commbench.analysis.slow_pairs import Matrix
+from commbench.analysis.pairs.matrix import Matrix
 from commbench.core.annexes import part_modules
 from commbench.results.row import Row
 from commbench.stats.verdict import Gate

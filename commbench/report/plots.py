@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from commbench.analysis.case_names import telling
-from commbench.analysis.slow_pairs import Matrix
+from commbench.analysis.pairs.judgement import JudgedMatrix
 from commbench.core.texts import name_of, size_text
 from commbench.core.units import natural_key
 from commbench.core.variables import brought_along
@@ -321,32 +321,30 @@ def _of_layouts(title: str, rows: Sequence[Measured], colours: Colours) -> list[
 # ---------------------------------------------------------------- pairs
 
 
-def pair_matrix(matrix: Matrix, name: str) -> list[Figure]:
+def pair_matrix(matrix: JudgedMatrix, name: str) -> list[Figure]:
     """Senders down, receivers across; dark is slow for its class of links, a frame marks slow
     pairs. Numbers are times in us, of messages in one direction bandwidths in GB/s."""
     ranks = matrix.ranks
     place = {rank: number for number, rank in enumerate(ranks)}
     shades = np.full((len(ranks), len(ranks)), np.nan)
-    for times in matrix.classes.values():
-        least_s = min(times.values())
-        for (first, second), seconds in times.items():
-            shade = math.log(seconds / least_s) / math.log(FULL_SCALE) if least_s else 0.0
+    for medians in matrix.classes.values():
+        least_s = min(median.value for median in medians.values())
+        for (first, second), median in medians.items():
+            shade = math.log(median.value / least_s) / math.log(FULL_SCALE) if least_s else 0.0
             shades[place[first], place[second]] = min(1.0, shade)
-    _, unit = matrix.quantity
     side = max(2.8, min(9.0, 0.55 * len(ranks)))
-    with drawn(f"{name} ({unit.name})", (side, side)) as (axes, made):
+    with drawn(f"{name} ({matrix.unit.name})", (side, side)) as (axes, made):
         axes.imshow(shades, cmap="YlOrBr", vmin=0.0, vmax=1.2)
         axes.grid(False)
         for pair, row in matrix.rows.items():
-            x = place[pair[1]]
-            y = place[pair[0]]
+            y, x = (place[rank] for rank in pair)
             if len(ranks) <= LARGEST_WITH_NUMBERS:
                 text = matrix.number(pair) if row.status == "ok" else row.status[:4]
                 axes.annotate(text, (x, y), ha="center", va="center", fontsize=7)
             if pair in matrix.slow:
                 axes.plot(x, y, "s", markersize=22, markerfacecolor="none", color="black")
-        axes.set_xticks(range(len(ranks)), labels=list(map(str, ranks)))
-        axes.set_yticks(range(len(ranks)), labels=list(map(str, ranks)))
+        for set_ticks in (axes.set_xticks, axes.set_yticks):
+            set_ticks(range(len(ranks)), labels=list(map(str, ranks)))
         axes.set_xlabel("receiver")
         axes.set_ylabel("sender")
     return made

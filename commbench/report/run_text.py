@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from commbench.analysis.case_names import differing
-from commbench.analysis.slow_pairs import Matrix, matrices
+from commbench.analysis.pairs.judgement import JudgedMatrix, judged_matrices
 from commbench.core.terminal import TableColumn, Terminal
 from commbench.core.units import NO_NUMBER, format_bytes, format_number
 from commbench.core.variables import SHOWN, is_number
@@ -65,7 +65,7 @@ def run_text(
     if not rows:
         return "\n".join([*parts, "no case is finished\n"])
     ordered = sorted(rows, key=row_order)
-    all_matrices = matrices(ordered)
+    all_matrices = judged_matrices(ordered)
     shown_matrices = [matrix for matrix in all_matrices if is_matrix(matrix)]
     in_matrix = {id(row) for matrix in shown_matrices for row in matrix.rows.values()}
     listed = [row for row in ordered if id(row) not in in_matrix]
@@ -85,7 +85,7 @@ def run_text(
 
 def _tables(
     listed: Sequence[Row],
-    shown_matrices: Sequence[Matrix],
+    shown_matrices: Sequence[JudgedMatrix],
     varying: Sequence[str],
     terminal: Terminal,
 ) -> Iterator[str]:

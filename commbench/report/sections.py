@@ -15,8 +15,11 @@ from commbench.analysis.best import BEST_CELLS, best_rows
 from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
 from commbench.analysis.combined_row import Combined
-from commbench.analysis.slow_pairs import CLASSES, Matrix
-from commbench.analysis.symmetric_pairs import symmetry_text
+from commbench.analysis.disturbances import disturbances_text
+from commbench.analysis.effective_settings import settings_texts
+from commbench.analysis.headline import certainty_text
+from commbench.analysis.pairs.matrix import CLASSES, Matrix
+from commbench.analysis.pairs.symmetry import symmetry_text
 from commbench.core.layout import pairs_text
 from commbench.core.texts import message_text
 from commbench.core.units import format_seconds, natural_key, plural
@@ -24,7 +27,7 @@ from commbench.results.flags import flag_named
 from commbench.results.row import Row
 
 from . import plots
-from .compare_text import ab_notes, ab_sentence, comparison_table
+from .compare_text import ab_notes, ab_sentence, comparison_summary, comparison_table
 from .derived_tables import DerivedTable, derived_tables
 from .distributions import RawData, RowId
 from .features import added_sections, answers_of, curves_beside, doubts_on, sentences_on
@@ -100,7 +103,12 @@ def _answers(summary: Summary) -> Iterator[Section]:
     sentences = answers(summary)
     headline = headline_table(summary.combined)
     named = dict.fromkeys((*summary.combined.notes, *summary.soaks.notes))
-    notes = [*named, summary.scope(), summary.certainty(), summary.disturbances()]
+    notes = [
+        *named,
+        summary.scope(),
+        certainty_text(summary.combined.rows),
+        disturbances_text(summary.results.records, summary.results.rows),
+    ]
     yield Section(
         ANSWERS,
         sentences[:MOST_ANSWERS],
@@ -115,7 +123,10 @@ def answers(summary: Summary) -> list[str]:
     """Verdicts, doubts, what pairs say and what features know, then which backend is best."""
     return [
         *summary.unfinished,
-        *summary.verdicts(),
+        *(
+            f"{ab_sentence(result)} {comparison_summary(result.cases)}."
+            for result in summary.results.comparisons
+        ),
         *summary.doubts(doubts_on(summary)),
         *[*_on_matrices(summary)][:MOST_SENTENCES],
         *answers_of(summary),
@@ -202,14 +213,13 @@ def _pairs(summary: Summary) -> Iterator[Section]:
 
 def _class_sentences(matrix: Matrix, head: str) -> Iterator[str]:
     """`p2p_latency 8 B: 12 pairs between nodes: 74.1 us, 70.2 us (0-1) to 80.3 us (2-3)`."""
-    for name, times in matrix.classes.items():
+    for name, medians in matrix.classes.items():
         fastest, middle, slowest = matrix.extremes(name)
-        ends = [
-            f"{matrix.number_with_unit(pair)} ({pairs_text([pair])})" for pair in (fastest, slowest)
-        ]
         yield (
-            f"{head}: {plural(len(times), 'pair', 'pairs')} {CLASSES[name]}:"
-            f" {matrix.number_with_unit(middle)}, {' to '.join(ends)}"
+            f"{head}: {plural(len(medians), 'pair', 'pairs')} {CLASSES[name]}:"
+            f" {matrix.number_with_unit(middle)},"
+            f" {matrix.number_with_unit(fastest)} ({pairs_text([fastest])})"
+            f" to {matrix.number_with_unit(slowest)} ({pairs_text([slowest])})"
         )
 
 
@@ -253,7 +263,7 @@ def _origins(summary: Summary) -> Iterator[Section]:
     )
     yield Section(
         "Machines",
-        summary.settings(),
+        settings_texts(summary.results.records, summary.results.rows),
         tables=[
             *table(GROUP_HEADS, summary.groups),
             *table(("fact", *names), rows),

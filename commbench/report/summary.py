@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -16,21 +17,21 @@ from commbench.analysis.best import CHOSEN_SETTINGS
 from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.combined import CombinedCases, combine_runs
 from commbench.analysis.combined_row import COMBINED
-from commbench.analysis.disturbances import JUDGED, disturbances_text
-from commbench.analysis.effective_settings import settings_texts
-from commbench.analysis.headline import certainty_text, scope_text, unfinished_sentences
+from commbench.analysis.disturbances import JUDGED
+from commbench.analysis.headline import scope_text, unfinished_sentences
 from commbench.analysis.machines import Machine, machines_of, rank_differences, run_groups
-from commbench.analysis.slow_pairs import UNUSABLE, Matrix, findings, matrices, told_once
+from commbench.analysis.pairs.findings import findings, told_once
+from commbench.analysis.pairs.judgement import JudgedMatrix, judged_matrices
 from commbench.core.errors import ConfigError
 from commbench.core.units import plural
 from commbench.core.variables import MAPS, NAMES
 from commbench.results.columns import grouped
+from commbench.results.flags import UNUSABLE
 from commbench.results.intervals import interval_note, interval_of
 from commbench.results.load import Paths, newest_rows, read_cases
 from commbench.results.row import Row
 from commbench.results.table_files import NEEDED
 
-from .compare_text import ab_sentence, comparison_summary
 from .derived_tables import derived_columns
 
 OF_SAMPLES = ("headline", "operations_per_sample", "block_k")  # what their times are of
@@ -68,8 +69,9 @@ MOST_PAIR_ROWS = 40_000
 MOST_MATRIX_RUNS = 12
 LEAST_MATRIX_PAIRS = 3  # a case with more pairs is shown as a matrix
 FINDING_TITLES = {"rank": "Slow rank", "slow": "Slow link", "asymmetric": "Link with two speeds"}
-MATRIX_KEY = ("run_id", *(name for name in NAMES if name not in ("pair", "elements", *MAPS)))
-_matrix_key = attrgetter(*MATRIX_KEY)
+_matrix_key = attrgetter(
+    "run_id", *(name for name in NAMES if name not in ("pair", "elements", *MAPS))
+)
 LOST_HEADS = ("status", "cases", "reason", "which")
 GROUP_HEADS = ("backend", "library", "layouts", "world", "CUDA IPC", "timing", "runs", "labels")
 
@@ -178,14 +180,14 @@ class Summary:
         return combine_runs([row for row in soaks if id(row) not in in_matrices])
 
     @functools.cached_property
-    def matrices(self) -> list[Matrix]:
+    def matrices(self) -> list[JudgedMatrix]:
         """Of the newest runs, with more than LEAST_MATRIX_PAIRS pairs of a case."""
         many = several_pairs(self.results.rows, LEAST_MATRIX_PAIRS)
         runs = [*dict.fromkeys(row.run_id for row in many)][-MOST_MATRIX_RUNS:]
         return sorted(
-            matrices([row for row in many if row.run_id in runs]),
+            judged_matrices(row for row in many if row.run_id in runs),
             key=lambda matrix: (
-                matrix.run_id,
+                matrix.shared.run_id,
                 matrix.shared.benchmark,
                 matrix.shared.message_bytes,
             ),
@@ -199,14 +201,12 @@ class Summary:
     @functools.cached_property
     def unjudged_pairs(self) -> str:
         """Why links can't be judged: most of their cases say nothing about one; else empty."""
-        warnings = [set(row.warnings) for row in self.pairs if row.status == "ok"]
-        unusable = [names & UNUSABLE for names in warnings if names & UNUSABLE]
-        if 2 * len(unusable) <= len(warnings):
+        flags = [UNUSABLE.intersection(row.warnings) for row in self.pairs if row.status == "ok"]
+        unusable = [*filter(None, flags)]
+        if 2 * len(unusable) <= len(flags):
             return ""
-        why = ", ".join(sorted(set().union(*unusable)))
-        return (
-            f"Links can't be judged: {len(unusable)} of {len(warnings)} pairs and sizes are {why}."
-        )
+        why = ", ".join(sorted({*itertools.chain(*unusable)}))
+        return f"Links can't be judged: {len(unusable)} of {len(flags)} pairs and sizes are {why}."
 
     @functools.cached_property
     def lost(self) -> list[Lost]:
@@ -226,15 +226,8 @@ class Summary:
         """Facts in which ranks differ, their values, and the ranks."""
         return rank_differences(self.results.records)
 
-    def verdicts(self) -> list[str]:
-        """What each comparison of `commbench ab` says."""
-        return [
-            f"{ab_sentence(result)} {comparison_summary(result.cases)}."
-            for result in self.results.comparisons
-        ]
-
     @functools.cached_property
-    def matrix_names(self) -> Mapping[Matrix, str]:
+    def matrix_names(self) -> Mapping[JudgedMatrix, str]:
         """`tcp p2p_bandwidth 1x4 256 KiB`: each with what tells it from the others."""
         rows = without_shared([each.shared for each in self.matrices])
         names = zip(self.matrices, rows, case_names(rows), strict=True)
@@ -289,18 +282,6 @@ class Summary:
         """What stands behind ±; empty where no case has an interval."""
         return interval_note(filter(None, map(interval_of, self.combined.rows)))
 
-    def certainty(self) -> str:
-        """How well the numbers are known."""
-        return certainty_text(self.combined.rows)
-
-    def disturbances(self) -> str:
-        """What made them uncertain."""
-        return disturbances_text(self.results.records, self.results.rows)
-
-    def settings(self) -> list[str]:
-        """Those with which the runs measured."""
-        return settings_texts(self.results.records, self.results.rows)
-
     def left_out(self) -> list[str]:
         """What is not in the figures and answers, and why."""
         apart = len(self.combined.rows) - len(self.combined.shown)
@@ -336,7 +317,7 @@ class Summary:
         shown = told_once(findings(self.pairs))
         records = {str(record.get("run_id")): record for record in self.results.records}
         for finding in shown[:MOST_SENTENCES]:
-            record = records.get(str(finding.run_id), {})
+            record = records.get(finding.run_id, {})
             backend = (record.get("backend") or {}).get("name")
             where = f" ({backend} {finding.layout})" if backend and len(self.groups) > 1 else ""
             yield f"{FINDING_TITLES[finding.kind]}{where}: {finding.text_with_host(record)}."
@@ -373,10 +354,9 @@ def rigorous_command(overrides: Sequence[Any]) -> str:
 def several_pairs(rows: Iterable[Row], least: int) -> list[Row]:
     """The cases of one pair each, where more than `least` pairs were measured alike."""
     single = [row for row in rows if row.pair is not None and " " not in row.pair]
-    pairs: dict[tuple[object, ...], set[str | None]] = {}
-    for row in single:
-        pairs.setdefault(_matrix_key(row), set()).add(row.pair)
-    return [row for row in single if len(pairs[_matrix_key(row)]) > least]
+    different = {(_matrix_key(row), row.pair) for row in single}
+    pairs = Counter(key for key, _ in different)
+    return [row for row in single if pairs[_matrix_key(row)] > least]
 
 
 def lost_cases(rows: Iterable[Row]) -> list[Lost]:

@@ -71,6 +71,8 @@ FLAGS = {
         "use buffers=own, which gives each message its own memory and checks all of them",
     ),
 }
+# the time includes something other than the link
+UNUSABLE = frozenset({"oversubscribed", "waited", "throttled", "impossible"})
 UNBOUND = "ranks not bound"
 UNKNOWN_FLAG = Flag(
     "a flag of another version of commbench", "see that version's documentation (run.json names it)"

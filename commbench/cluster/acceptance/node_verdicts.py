@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from commbench.analysis.machines import Record
-from commbench.analysis.slow_pairs import UNUSABLE
 from commbench.cluster.acceptance.machine_facts import machine_results
 from commbench.cluster.acceptance.verdict import STAGE_NAMES, NodeVerdict, StageName, StageResult
 from commbench.cluster.search.node_rounds import search_refusal
@@ -22,6 +21,7 @@ from commbench.core.states import STAGES, Stage, status_of_run
 from commbench.core.units import plural
 from commbench.core.variables import NAMES
 from commbench.results.columns import case_text, grouped
+from commbench.results.flags import UNUSABLE
 from commbench.results.load import Paths, newest_rows, read_cases
 from commbench.results.network_cards import interface_rails, port_rails
 from commbench.results.row import Measured, Row

@@ -9,11 +9,11 @@ from difflib import SequenceMatcher
 from operator import attrgetter
 
 from commbench.analysis.fit import WHOSE
-from commbench.analysis.slow_pairs import UNUSABLE
 from commbench.core.texts import size_text
 from commbench.core.units import format_bytes, format_factor, plural
 from commbench.report.quantities import ALGBW, BUSBW
 from commbench.results.columns import grouped
+from commbench.results.flags import UNUSABLE
 from commbench.results.row import Row
 
 from .normal import IN_PLACE, JUDGED_COLUMNS, NORMAL, PLACE, Judged

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from commbench.analysis.fit import WHOSE
-from commbench.analysis.slow_pairs import UNUSABLE
 from commbench.core.units import format_bytes, plural
+from commbench.results.flags import UNUSABLE
 from commbench.results.row import Row
 from commbench.stats.thresholds import FAR_FROM_NORMAL
 

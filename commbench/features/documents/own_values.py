@@ -10,11 +10,11 @@ import yaml  # type: ignore[import-untyped]
 
 from commbench.analysis.combined_row import Combined
 from commbench.analysis.machines import nodes_of
-from commbench.analysis.slow_pairs import UNUSABLE
 from commbench.core.errors import ConfigError
 from commbench.core.units import format_bytes, plural
 from commbench.report.summary import Summary
 from commbench.results.columns import grouped
+from commbench.results.flags import UNUSABLE
 
 from .reference import fact
 

@@ -513,7 +513,7 @@ def _visited_cases(rows: Iterable[Row]) -> list[VisitedCase]:
 
 def _without_most_pairs(cases: Sequence[VisitedCase]) -> list[VisitedCase]:
     """Of many pairs the first within a node and the first between nodes, in both directions: the
-    rules compare these, and slow_pairs.py all of them with each other."""
+    rules compare these, and analysis/pairs all of them with each other."""
     kept = [case for case in cases if case.pair is None]
     paired = [case for case in cases if case.pair is not None]
     groups = grouped(paired, lambda case: (case.setting, case.place, case.operation))

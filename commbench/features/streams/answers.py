@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.cold_start import CASE_KEY
 from commbench.analysis.combined_row import Combined
-from commbench.analysis.slow_pairs import Matrix
+from commbench.analysis.pairs.matrix import Matrix
 from commbench.core.units import format_number, format_seconds
 from commbench.report.quantities import has_bandwidth, is_stream_soak
 from commbench.report.summary import MOST_SENTENCES, Summary

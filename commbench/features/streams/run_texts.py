@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from commbench.analysis.case_names import differing
-from commbench.analysis.slow_pairs import matrices
+from commbench.analysis.pairs.judgement import judged_matrices
 from commbench.core.terminal import Terminal
 from commbench.report.pair_matrix import is_matrix, matrix_text
 from commbench.report.quantities import is_stream_soak
@@ -46,6 +46,6 @@ def apart_texts(
 ) -> Iterator[str]:
     """The matrices of all pairs, and a line for each stream."""
     streams = until_full_speed(rows, records)
-    for matrix in filter(is_matrix, matrices(streams)):
+    for matrix in filter(is_matrix, judged_matrices(streams)):
         yield f"{matrix_text(matrix, differing(streams), terminal)}\n"
     yield streams_text(sorted(streams, key=row_order), terminal)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sample_cases import case_row
 
 from commbench.analysis.combined import combine_runs
-from commbench.analysis.slow_pairs import matrices
+from commbench.analysis.pairs.judgement import judged_matrices
 from commbench.report import plots
 from commbench.report.figures import Colours
 from commbench.report.numbers import lines_by_window
@@ -46,7 +46,7 @@ def curves(name: str = "gloo", **values: Any) -> plots.Curves:
 
 def pairs(name: str = "gloo") -> list[Figure]:
     rows = [row(pair=f"{i}-{j}") for i in range(3) for j in range(3)]
-    (matrix,) = matrices(rows)
+    (matrix,) = judged_matrices(rows)
     return plots.pair_matrix(matrix, name)
 
 
@@ -133,5 +133,5 @@ def test_no_two_lines_of_a_figure_look_alike_however_many_the_page_has() -> None
 def test_of_a_large_matrix_only_colours_are_drawn() -> None:
     (small,) = pairs()
     rows = [row(pair=f"{i}-{j}") for i in range(17) for j in range(17)]
-    (large,) = plots.pair_matrix(matrices(rows)[0], "gloo")
+    (large,) = plots.pair_matrix(judged_matrices(rows)[0], "gloo")
     assert texts(small).count("2.00") == 9 and "2.00" not in texts(large)

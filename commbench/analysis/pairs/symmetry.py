@@ -9,7 +9,7 @@ from commbench.core.texts import some_of
 from commbench.core.units import format_factor, plural
 from commbench.stats.interval import Interval
 
-from .slow_pairs import Matrix
+from .matrix import Matrix
 
 SYMMETRIC = 0.01  # a smaller difference of two directions is none
 MOST_NAMED = 3
@@ -40,13 +40,13 @@ def directions(matrix: Matrix) -> list[Directions]:
     """The pairs of two ranks whose directions were both measured, the most different first."""
     times = {pair: time for pair, time in matrix.medians.items() if time.value}
     both = []
-    for (first, second), time in times.items():
-        back = times.get((second, first))
-        if first < second and back is not None:
-            slower_first = time.value >= back.value
-            pair = (first, second) if slower_first else (second, first)
-            ends = (time, back) if slower_first else (back, time)
-            both.append(Directions(pair, *ends))
+    for pair, there in times.items():
+        back = times.get(pair[::-1])
+        if pair < pair[::-1] and back is not None:
+            is_slower = there.value >= back.value
+            both.append(
+                Directions(pair, there, back) if is_slower else Directions(pair[::-1], back, there)
+            )
     return sorted(both, key=lambda each: -each.difference)
 
 
@@ -74,12 +74,13 @@ def symmetry_text(matrix: Matrix) -> str:
 
 def _apart_text(matrix: Matrix, each: Directions) -> str:
     """`2-0 0.402 GB/s, 0-2 0.940 GB/s (2.34 x)`."""
-    first, second = each.slower
-    texts = [
-        f"{pairs_text([pair])} {matrix.number_with_unit(pair)}"
-        for pair in (each.slower, (second, first))
-    ]
-    return f"{', '.join(texts)} ({format_factor(1 + each.difference)})"
+    slower = each.slower
+    faster = slower[::-1]
+    return (
+        f"{pairs_text([slower])} {matrix.number_with_unit(slower)},"
+        f" {pairs_text([faster])} {matrix.number_with_unit(faster)}"
+        f" ({format_factor(1 + each.difference)})"
+    )
 
 
 def _percent(share: float) -> str:

@@ -6,8 +6,8 @@ from typing import Any
 
 from sample_cases import case_row
 
-from commbench.analysis.slow_pairs import Matrix, matrices
-from commbench.analysis.symmetric_pairs import directions, symmetry_text
+from commbench.analysis.pairs.matrix import Matrix, matrices
+from commbench.analysis.pairs.symmetry import directions, symmetry_text
 
 
 def matrix(times: dict[str, float], width: float = 0.001, **more: Any) -> Matrix:
