@@ -62,24 +62,29 @@ def _measured_again(
     print(f"accept: {cases}: measured again in {fresh}", file=sys.stderr, flush=True)
     results = next(iter(summary.results.folders.values())).parent
     output = results.with_name(f"{results.name}-again")  # no part of RESULTS
-    folders = []
-    for number in range(1, launches + 1):
-        for job, config_dir in jobs:
-            words = [f"trial={number}", "writer=[parquet]"]
-            folders.append(launched([job], output, words, config_dir).folder)
-    folders += summary.results.folders.values()
+    folders = [*_launched(jobs, launches, output), *summary.results.folders.values()]
     again = Summary(read_results([str(folder) for folder in folders]))
     of_open = replace(rules, allow_missing=True, only=open_cases, suite_cases=len(compared))
     decided = judge_with_baseline(again, store, of_open)
-    answers = {each.case_id: each for each in decided.answers if each.kind != SUITE}
     note = f"{cases} of RESULTS measured again in {fresh}; all launches decide: {output}"
-    return replace(
-        result,
-        answers=(
-            *(answers.get(each.case_id, each) for each in result.answers if each.kind != SUITE),
-            *(each for each in decided.answers if each.kind == SUITE),
-        ),
-        notes=(*result.notes, note),
+    return replace(result, answers=_with_decided(result, decided), notes=(*result.notes, note))
+
+
+def _launched(jobs: Sequence[tuple[Job, str | None]], launches: int, output: Path) -> list[Path]:
+    """The folders of so many launches of each job."""
+    return [
+        launched([job], output, [f"trial={number}", "writer=[parquet]"], config_dir).folder
+        for number in range(1, launches + 1)
+        for job, config_dir in jobs
+    ]
+
+
+def _with_decided(result: GateResult, decided: GateResult) -> tuple[CaseAnswer, ...]:
+    """The answers on the cases, the later ones where there are, and the later ones on the suite."""
+    later = {each.case_id: each for each in decided.answers if each.kind != SUITE}
+    return (
+        *(later.get(each.case_id, each) for each in result.answers if each.kind != SUITE),
+        *(each for each in decided.answers if each.kind == SUITE),
     )
 
 

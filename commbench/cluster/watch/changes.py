@@ -103,6 +103,7 @@ def _change_after(
 
 
 def case_outcome(turn: CaseTurn, fresh: Sequence[FreshLaunch], rule: WatchRule) -> Outcome:
+    """What was in doubt is decided by the fresh launches alone."""
     history = turn.history
     if not turn.look.doubt:
         verdict = turn.look.launch if history.change is None else history.known

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,16 +82,10 @@ def _cases(jobs: Iterable[SuiteJob]) -> dict[str, Case]:
 
 def watched_suite(options: WatchOptions) -> WatchedSuite:
     """Raises ConfigError for what can't be run here or watched."""
+    planted = [word for _, word in options.planted]
     with ConfigComposer(options.config_dir) as composer:
-        keys = composer.keys_of(options.words)
-        own = [*WATCH_KEYS, *([TOTAL_S] if options.budget_s is not None else [])]
-        for key in keys:
-            if key in own:
-                raise ConfigError(f"commbench watch sets {key} itself; leave it out")
-        quiet = [] if "writer" in keys else ["writer=[parquet]"]
-        words = [*quiet, *options.words]
+        words = _suite_words(composer, options)
         requested = rehearsed = requested_jobs(composer, words, options.multirun)
-        planted = [word for _, word in options.planted]
         if planted:
             rehearsed = requested_jobs(composer, [*words, *planted], options.multirun)
     check_experiment(requested)
@@ -99,25 +93,25 @@ def watched_suite(options: WatchOptions) -> WatchedSuite:
         check_startable(job)
         _check_watched(job)
     label = requested.jobs[0].settings.label
-    suite = WatchedSuite(
-        tuple(map(suite_job, requested.jobs)),
-        label or requested.experiment or "suite",
-    )
-    if len(suite.cases) < sum(len(job.cases) for job in suite.jobs):
-        raise ConfigError("two runs of this suite have the same case; watch it once")
-    if suite.cases.keys() == suite.skipped:
-        raise ConfigError("this suite has no case that can be measured here; see plan=true")
-    if planted and suite.cases.keys() != _cases(map(suite_job, rehearsed.jobs)).keys():
-        raise ConfigError(
-            f"--plant {' '.join(planted)} changes which cases are measured; plant what changes"
-            " their times, as backend.model.slow_factor=1.5"
-        )
-    if options.prometheus is not None and len(suite.cases) > MOST_SERIES_CASES:
-        raise ConfigError(
-            f"--prometheus takes at most {MOST_SERIES_CASES} cases, this suite has"
-            f" {len(suite.cases)}; choose fewer sizes or pairs"
-        )
+    name = label or requested.experiment or "suite"
+    suite = WatchedSuite(tuple(map(suite_job, requested.jobs)), name)
+    _check_cases(suite)
+    if planted:
+        _check_planted(planted, suite, map(suite_job, rehearsed.jobs))
+    if options.prometheus is not None:
+        _check_series(suite)
     return suite
+
+
+def _suite_words(composer: ConfigComposer, options: WatchOptions) -> list[str]:
+    """The words of the user, with what the command chooses where they do not."""
+    keys = composer.keys_of(options.words)
+    own = [*WATCH_KEYS, *([TOTAL_S] if options.budget_s is not None else [])]
+    for key in keys:
+        if key in own:
+            raise ConfigError(f"commbench watch sets {key} itself; leave it out")
+    quiet = [] if "writer" in keys else ["writer=[parquet]"]
+    return [*quiet, *options.words]
 
 
 def _check_watched(job: Job) -> None:
@@ -128,6 +122,32 @@ def _check_watched(job: Job) -> None:
         )
     if "parquet" not in job.config["writers"]:
         raise ConfigError("this suite stores no results to judge; add parquet to writer")
+
+
+def _check_cases(suite: WatchedSuite) -> None:
+    if len(suite.cases) < sum(len(job.cases) for job in suite.jobs):
+        raise ConfigError("two runs of this suite have the same case; watch it once")
+    if suite.cases.keys() == suite.skipped:
+        raise ConfigError("this suite has no case that can be measured here; see plan=true")
+
+
+def _check_planted(
+    planted: Sequence[str], suite: WatchedSuite, rehearsed: Iterable[SuiteJob]
+) -> None:
+    """`rehearsed`: the jobs of the suite with the planted words."""
+    if suite.cases.keys() != _cases(rehearsed).keys():
+        raise ConfigError(
+            f"--plant {' '.join(planted)} changes which cases are measured; plant what changes"
+            " their times, as backend.model.slow_factor=1.5"
+        )
+
+
+def _check_series(suite: WatchedSuite) -> None:
+    if len(suite.cases) > MOST_SERIES_CASES:
+        raise ConfigError(
+            f"--prometheus takes at most {MOST_SERIES_CASES} cases, this suite has"
+            f" {len(suite.cases)}; choose fewer sizes or pairs"
+        )
 
 
 def narrowed_jobs(suite: WatchedSuite, keys: Collection[str], options: WatchOptions) -> list[Job]:

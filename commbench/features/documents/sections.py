@@ -16,9 +16,10 @@ from commbench.results.columns import grouped
 from commbench.results.intervals import interval_note, marks_note
 from commbench.results.row import Row
 
+from .comparison import Compared
 from .quiz import QUIZ, quiz_answer
 from .reference import UNITS, Point, Reference, is_in_bits
-from .values import Compared, Document, experiment_of
+from .values import Document, experiment_of
 
 HEADS = ("ours", "published", "ours / published")
 QUANTITIES = {each.column: each.name for each in (MEDIAN, ALGBW, BUSBW)} | {

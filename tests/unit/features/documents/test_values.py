@@ -14,8 +14,9 @@ from generated_results import row
 
 from commbench.core.terminal import Terminal
 from commbench.features.documents import values as document_values
+from commbench.features.documents.comparison import Compared
 from commbench.features.documents.sections import document_sections, known_curves
-from commbench.features.documents.values import Compared, Document, documents, experiment_of
+from commbench.features.documents.values import Document, documents, experiment_of
 from commbench.results.columns import SCHEMA_VERSION, arrow_schema
 from commbench.results.row import row_of
 
