@@ -18,7 +18,7 @@ from commbench.results.row import Measured, Row
 from commbench.stats.thresholds import FULL_SPEED_SHARE
 
 from .case_names import telling, unusual_texts
-from .fit import WHOSE, Times
+from .families import WHOSE, Times
 
 if TYPE_CHECKING:
     import pandas as pd
