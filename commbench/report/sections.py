@@ -13,7 +13,6 @@ import numpy as np
 from commbench.analysis.ab_results import AbResult
 from commbench.analysis.best import BEST_CELLS, best_rows
 from commbench.analysis.case_names import case_names, without_shared
-from commbench.analysis.cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
 from commbench.analysis.combined_row import Combined
 from commbench.analysis.slow_pairs import CLASSES, Matrix
 from commbench.analysis.symmetric_pairs import symmetry_text
@@ -276,11 +275,6 @@ def _machine_names(hosts: Sequence[Sequence[str]]) -> list[str]:
 
 def _details(summary: Summary, raw: RawData) -> Iterator[Section]:
     folded = partial(Section, is_folded=True)
-    overheads = launch_overheads(summary.results.of_operations)
-    yield folded(
-        "Cost of launching a call: waiting for it, and replaying it in a graph",
-        tables=table(LAUNCH_HEADS, overhead_cells(overheads)),
-    )
     hidden = partial(folded, is_on_terminal=False)
     for backend, seconds in sorted(raw.ramps.items()):
         draw = partial(plots.ramps, backend, seconds)

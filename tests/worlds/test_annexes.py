@@ -145,13 +145,19 @@ def test_a_replay_is_refused_with_the_feature_that_it_needs(
     assert (refused.returncode, refused.stderr) == (2, f"commbench: {needed}\n")
 
 
-def test_a_function_of_a_feature_is_refused_with_its_name(tmp_path: Path) -> None:
-    program = "import commbench; commbench.soak_intervals('.')"
-    env = without(tmp_path, "features/streams")
+@pytest.mark.parametrize(
+    ("feature", "function"),
+    [("streams", "soak_intervals"), ("launch_overhead", "launch_overhead")],
+)
+def test_a_function_of_a_feature_is_refused_with_its_name(
+    feature: str, function: str, tmp_path: Path
+) -> None:
+    program = f"import commbench; commbench.{function}('.')"
+    env = without(tmp_path, f"features/{feature}")
     command = [sys.executable, "-S", "-c", program]
     refused = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert refused.stderr.endswith(
-        "commbench.soak_intervals needs commbench.features.streams, which is not there\n"
+        f"commbench.{function} needs commbench.features.{feature}, which is not there\n"
     )
 
 
