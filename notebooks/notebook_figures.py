@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commbench.analysis.case_names import telling, without_shared
-from commbench.analysis.fit import Family, families
+from commbench.analysis.families import Family, families
 from commbench.core.texts import setting_texts
 from commbench.core.units import natural_key
 from commbench.features.streams.figures import with_gaps

@@ -32,7 +32,7 @@ from commbench.stats.difference import are_enough, differ
 from commbench.stats.interval import Interval
 
 from .case_names import FAMILY_VARIABLES, OF_BACKEND, OF_LABEL, telling, unusual_texts
-from .fit import Family, answerable, families, key
+from .families import Family, answerable, families, key
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,7 +15,7 @@ from commbench.results.row import Row
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 
-# what the cases of a family share (fit.py): all variables but the size, and whose numbers they are
+# what the cases of a family share: all variables but the size, and whose numbers they are
 FAMILY_VARIABLES = (*(name for name in NAMES if name not in SIZES), "label", "hosts")
 # what a backend or a layout brings along: it differs where one of them has several
 BROUGHT_BY: Mapping[str, str] = {

@@ -1,5 +1,5 @@
 """The cases of all runs combined, one row each, and what follows from them: names, lines over size,
-the best, crossovers, fits."""
+the best, crossovers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
-from commbench.core.texts import FIRST, name_of, size_text
-from commbench.core.units import about_bytes, format_seconds, value_text
+from commbench.core.texts import FIRST, name_of
+from commbench.core.units import value_text
 from commbench.core.variables import MAPS
 from commbench.results.columns import grouped
 from commbench.results.row import Measured, Row
@@ -19,27 +19,14 @@ from .best import CHOSEN_SETTINGS, UNDECIDED, Best, best_backends_and_layouts
 from .case_names import FAMILY_VARIABLES, SharedItems, label_notes, telling
 from .combined_row import Combined
 from .crossover import sentences
-from .fit import GOOD_FIT, answerable, families, pieces
+from .families import answerable, families
 
 MOST_CASES = 20_000  # distinct cases that are compared; the others are only counted
-MOST_FITS = 60
 MATRIX_PAIRS = 4  # from this number on the pairs of a case are shown as a matrix
 PAIRLESS = (
     "message_bytes",
     *(name for name in FAMILY_VARIABLES if name not in ("pair", *MAPS)),
 )
-
-
-class Fit(NamedTuple):
-    """A piece of Hockney's model as text for a table."""
-
-    benchmark: str
-    name: str
-    sizes: str
-    alpha: str
-    rate: str
-    half: str
-    miss: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,35 +109,6 @@ class CombinedCases:
         by_benchmark = grouped(self.rows, lambda row: row.benchmark)
         texts = [text for _, rows in sorted(by_benchmark.items()) for text in sentences(rows)]
         return sorted(texts, key=lambda text: (" above " not in text, UNDECIDED in text))
-
-    @functools.cached_property
-    def fits(self) -> list[Fit]:
-        """The pieces of families with at least three sizes that miss none of them by more than
-        GOOD_FIT."""
-        fitting = [each for each in families(answerable(self.rows)) if each.sizes.size > 2]
-        fits: list[Fit] = []
-        for family in fitting[:MOST_FITS]:
-            benchmark = family.variables.benchmark
-            name = self.name(family.variables)
-            for piece in pieces(family.sizes, family.median_s):
-                if piece.largest_residual <= GOOD_FIT:
-                    sizes = " .. ".join(
-                        size_text(family.sizes[at]) for at in (piece.first, piece.last - 1)
-                    )
-                    rate = piece.asymptotic_gb_per_s
-                    half = piece.n_half_bytes
-                    fits.append(
-                        Fit(
-                            benchmark,
-                            name,
-                            sizes,
-                            format_seconds(piece.alpha_s),
-                            "not seen" if rate is None else f"{rate:.3g} GB/s",
-                            "-" if half is None else about_bytes(half),
-                            f"{100 * piece.largest_residual:.2g} %",
-                        )
-                    )
-        return fits[:MOST_FITS]
 
 
 def combine_runs(rows: Iterable[Row], settings: Sequence[str] = CHOSEN_SETTINGS) -> CombinedCases:

@@ -20,7 +20,9 @@ from .section import Section
 from .summary import Summary
 
 # the sections of a report behind which others may stand; a verdict stands before all
-Place = Literal["verdict", "answers", "comparisons", "curves", "figures", "numbers", "checks"]
+Place = Literal[
+    "verdict", "answers", "comparisons", "curves", "figures", "numbers", "checks", "costs"
+]
 SectionsOf = Callable[[Summary], Iterable[Section]]
 
 

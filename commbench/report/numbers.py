@@ -10,7 +10,7 @@ from typing import NamedTuple
 from commbench.analysis.best import THIS_RUN, Best
 from commbench.analysis.combined import CombinedCases
 from commbench.analysis.combined_row import Combined
-from commbench.analysis.fit import by_window
+from commbench.analysis.families import by_window
 from commbench.core.terminal import TableColumn
 from commbench.core.texts import message_text
 from commbench.core.units import NO_NUMBER, Unit, natural_key, plural

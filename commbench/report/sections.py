@@ -13,7 +13,6 @@ import numpy as np
 from commbench.analysis.ab_results import AbResult
 from commbench.analysis.best import BEST_CELLS, best_rows
 from commbench.analysis.case_names import case_names, without_shared
-from commbench.analysis.cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
 from commbench.analysis.combined_row import Combined
 from commbench.analysis.disturbances import disturbances_text
 from commbench.analysis.effective_settings import settings_texts
@@ -55,11 +54,8 @@ PRIORITIES = {  # of columns that a narrow terminal may lack; the page has them 
     "CUDA IPC": 4,
     "what to do": 1,
     "which": 1,
-    "misses up to": 1,
-    "n 1/2": 2,
 }
 FLAG_HEADS = ("flag", "cases", "meaning", "what to do")
-FIT_HEADS = ("benchmark", "case", "sizes", "alpha", "1 / beta", "n 1/2", "misses up to")
 CASE_HEADS = ("case", "time", "bandwidth", "limit GB/s", "flags", "runs")
 
 
@@ -81,6 +77,7 @@ def sections(summary: Summary, raw: RawData) -> list[Section]:
         map(_derived, derived_tables(summary.results.rows)),
         added("checks"),
         _origins(summary),
+        added("costs"),
         _details(summary, raw),
     )
     return [section for section in every if _has_content(section)]
@@ -288,15 +285,6 @@ def _machine_names(hosts: Sequence[Sequence[str]]) -> list[str]:
 
 def _details(summary: Summary, raw: RawData) -> Iterator[Section]:
     folded = partial(Section, is_folded=True)
-    overheads = launch_overheads(summary.results.of_operations)
-    yield folded(
-        "Cost of a message and of its bytes: time = alpha + beta x bytes",
-        tables=table(FIT_HEADS, summary.combined.fits),
-    )
-    yield folded(
-        "Cost of launching a call: waiting for it, and replaying it in a graph",
-        tables=table(LAUNCH_HEADS, overhead_cells(overheads)),
-    )
     hidden = partial(folded, is_on_terminal=False)
     for backend, seconds in sorted(raw.ramps.items()):
         draw = partial(plots.ramps, backend, seconds)

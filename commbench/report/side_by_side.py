@@ -19,7 +19,7 @@ from commbench.analysis.case_names import (
 )
 from commbench.analysis.disturbances import disturbances_text
 from commbench.analysis.effective_settings import settings_texts
-from commbench.analysis.fit import by_window
+from commbench.analysis.families import by_window
 from commbench.core.terminal import (
     UNLIMITED_WIDTH,
     TableColumn,

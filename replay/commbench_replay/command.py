@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from commbench.cli.options import CommandParser, check_file, write_file
+from commbench.core.annexes import needed_annex
 from commbench.core.errors import ConfigError, Unreadable
 from commbench.core.layout import Layout
 from commbench.core.terminal import Terminal, paragraphs
@@ -164,12 +165,13 @@ def _predicted(
     """Print the predictions from results; imports pandas, which reading traces does not need."""
     from commbench.results.load import read_case_rows
 
-    from .prediction import prediction_text, predictions
     from .waiting import waiting_of
 
+    prediction = needed_annex("commbench_replay.prediction", "commbench replay --from")
     cases = read_case_rows(results)
     waiting = None if job is None else waiting_of(job)
-    print(prediction_text(cases, predictions(cases, workloads, waiting)), end="")
+    predicted = prediction.predictions(cases, workloads, waiting)
+    print(prediction.prediction_text(cases, predicted), end="")
     return 0
 
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from commbench.analysis.fit import GOOD_FIT, Family, Times, pieces
+from commbench.analysis.families import Family, Times
 from commbench.core.units import about_bytes, format_bytes
+from commbench.features.hockney.model import GOOD_FIT, pieces
 from commbench.stats.interval import Interval
 
 FARTHEST = 10.0  # times the largest measured size

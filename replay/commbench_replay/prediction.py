@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from commbench.analysis.case_names import FAMILY_VARIABLES, differing
-from commbench.analysis.fit import (
+from commbench.analysis.families import (
     Family,
     answerable,
     families,

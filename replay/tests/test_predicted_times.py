@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_cases import case_row
 
-from commbench.analysis.combined import combine_runs
-from commbench.analysis.fit import families
+from commbench.analysis.families import families
 from commbench.results.row import Row
 from commbench.stats.interval import Interval
 from commbench_replay.predicted_times import PredictedTime, size_errors, time_of
@@ -114,10 +113,6 @@ def test_a_fit_that_misses_a_size_by_30_percent_answers_nothing() -> None:
     expected_s = (1 / 1.5 + 1) / (1 / 1.5**2 + 1)
     assert known(good, MIB // 2).value == pytest.approx(expected_s)
     assert "the fit misses one of them by 31 %" in predicted(bad, MIB // 2).warning
-    line = {size: 1e-3 + size * 1e-9 for size in (MIB, 2 * MIB, 4 * MIB, 8 * MIB)}
-    for factor, fits in ((1.1, 1), (2.5, 0)):
-        rows = cases(line | {2 * MIB: factor * line[2 * MIB]})
-        assert len(combine_runs(rows).fits) == fits
 
 
 @pytest.mark.parametrize(

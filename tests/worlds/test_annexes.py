@@ -125,24 +125,39 @@ def test_a_command_of_a_feature_is_refused_with_its_name(
     assert (refused.returncode, refused.stderr) == (2, f"commbench: {needed}\n")
 
 
-def test_the_replay_is_refused_with_the_feature_that_reads_its_files(tmp_path: Path) -> None:
-    env = without(tmp_path, "features/other_tools")
+@pytest.mark.parametrize(
+    ("feature", "words", "user"),
+    [
+        ("other_tools", ["job.json"], "commbench replay"),
+        ("hockney", ["ddp", "params=1e6", "ranks=2", "--from", "runs"], "commbench replay --from"),
+    ],
+)
+def test_a_replay_is_refused_with_the_feature_that_it_needs(
+    feature: str, words: list[str], user: str, tmp_path: Path
+) -> None:
+    env = without(tmp_path, f"features/{feature}")
     (tmp_path / "tree" / "commbench_replay").symlink_to(REPLAY)
-    refused = run(env, tmp_path, "replay", "job.json")
-    needed = "commbench replay needs commbench.features.other_tools, which is not there"
-    assert (refused.returncode, refused.stderr) == (2, f"commbench: {needed}\n")
     simulated = ("backend=simulated", *FEW, "output=runs")
     assert run(env, tmp_path, *simulated).returncode == 0
     assert run(env, tmp_path, "report", "runs").returncode == 0
+    refused = run(env, tmp_path, "replay", *words)
+    needed = f"{user} needs commbench.features.{feature}, which is not there"
+    assert (refused.returncode, refused.stderr) == (2, f"commbench: {needed}\n")
 
 
-def test_a_function_of_a_feature_is_refused_with_its_name(tmp_path: Path) -> None:
-    program = "import commbench; commbench.soak_intervals('.')"
-    env = without(tmp_path, "features/streams")
+@pytest.mark.parametrize(
+    ("feature", "function"),
+    [("streams", "soak_intervals"), ("launch_overhead", "launch_overhead")],
+)
+def test_a_function_of_a_feature_is_refused_with_its_name(
+    feature: str, function: str, tmp_path: Path
+) -> None:
+    program = f"import commbench; commbench.{function}('.')"
+    env = without(tmp_path, f"features/{feature}")
     command = [sys.executable, "-S", "-c", program]
     refused = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert refused.stderr.endswith(
-        "commbench.soak_intervals needs commbench.features.streams, which is not there\n"
+        f"commbench.{function} needs commbench.features.{feature}, which is not there\n"
     )
 
 

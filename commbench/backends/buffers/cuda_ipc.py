@@ -1,40 +1,30 @@
-"""CUDA IPC through the driver API: memory that other processes of this node can open, copies into
-it, and a probe.
+"""CUDA IPC through the driver API: memory that other processes of this node can open, and a
+probe.
 
 Torch's allocator hands out parts of blocks, and only a whole allocation has a handle, so memory is
-allocated here. A peer may still have a block open when its owner no longer needs it, and freeing it
-then is undefined (cuIpcOpenMemHandle). So a released block is kept for the next buffer that fits
-and freed with the process; for buffer sizes that double, all blocks together are less than twice
-the largest.
+allocated here. Freeing it while a peer has it open is undefined (cuIpcOpenMemHandle).
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from ctypes import byref, c_uint64, c_void_p
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.case import World
-from commbench.core.errors import Unsupported
 from commbench.core.protocols import Control
 from commbench.core.units import about_bytes
 from commbench.hardware.cuda import CudaDriver, CudaError, IpcHandle
-from commbench.hardware.nvml import Monitor, cuda_version
 
 # the driver places smaller allocations in a shared block, all of which a handle would expose
 # (cuIpcGetMemHandle)
 GRANULE_BYTES = 2 << 20
-LAZY_PEER_ACCESS = 1
-NON_BLOCKING = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CU_STREAM_NON_BLOCKING
+LAZY_PEER_ACCESS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 IPC_PROBE_BYTES = 4096
 WORKED = "worked"  # an entry of `ipc_probe` in run.json
-REFUSED = "CUDA IPC is refused here"
-Extent = tuple[int, int]  # bytes, and the address, of memory of the exporter
 
 
 class CudaExporter:
@@ -50,14 +40,9 @@ class CudaExporter:
         if count == 0:
             raise CudaError("cuDeviceGetCount: no GPU is visible")
         self._ordinal = local_rank % count
-        self._stream = c_void_p()
         context = c_void_p()
         driver.call("cuDevicePrimaryCtxRetain", byref(context), driver.device(self._ordinal))
         driver.call("cuCtxSetCurrent", context)
-        driver.call("cuStreamCreate", byref(self._stream), NON_BLOCKING)
-        self._enqueue_copy = driver.function("cuMemcpyDtoDAsync_v2")
-        self._wait = driver.function("cuStreamSynchronize")
-        self._monitor = Monitor(driver.pci_bus_id(self._ordinal))
 
     def allocate(self, size: int) -> int:
         """The address of `size` bytes, which live as long as the process. Raises MemoryError."""
@@ -94,18 +79,6 @@ class CudaExporter:
         """Close an opened allocation, before its owner frees it or ends."""
         self._driver.call("cuIpcCloseMemHandle", address)
 
-    def copy(self, target: int, source: int, size: int) -> None:
-        """Enqueue a copy; copies are executed in order."""
-        status = self._enqueue_copy(target, source, size, self._stream)
-        if status != 0:
-            self._driver.check("cuMemcpyDtoDAsync_v2", status)
-
-    def synchronise(self) -> None:
-        """Wait until all copies are complete and visible to other processes."""
-        status = self._wait(self._stream)
-        if status != 0:
-            self._driver.check("cuStreamSynchronize", status)
-
     def upload(self, address: int, data: NDArray[np.uint8]) -> None:
         data = np.ascontiguousarray(data)
         self._driver.call("cuMemcpyHtoD_v2", address, data.ctypes.data, data.nbytes)
@@ -116,73 +89,6 @@ class CudaExporter:
         data = np.empty(size, dtype=np.uint8)
         self._driver.call("cuMemcpyDtoH_v2", data.ctypes.data, address, size)
         return data
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            "library": f"CUDA driver API {cuda_version(self._driver.version())}",
-            "device_ordinal": self._ordinal,
-        }
-
-    def readings(self) -> dict[str, float]:
-        return self._monitor.readings()
-
-
-class IpcBlock:
-    """See Allocation. Its extent is free again when the block is no longer referenced."""
-
-    def __init__(self, extent: Extent, memory: IpcMemory) -> None:
-        self.address = extent[1]
-        self._exporter = memory.exporter
-        weakref.finalize(self, memory.free.append, extent)
-
-    def upload(self, offset: int, data: NDArray[np.uint8]) -> None:
-        self._exporter.upload(self.address + offset, data)
-
-    def download(self, offset: int, size: int) -> NDArray[np.uint8]:
-        return self._exporter.download(self.address + offset, size)
-
-
-class IpcMemory:
-    """The GPU memory of this process, and the memory of its peers that it has opened."""
-
-    def __init__(self, exporter: CudaExporter) -> None:
-        self.exporter = exporter
-        self.free: list[Extent] = []
-        self._opened: dict[str, int] = {}  # handle -> address
-
-    def allocate(self, size: int) -> IpcBlock:
-        """The smallest free extent that is large enough, else a new one. Raises MemoryError."""
-        smallest = min((extent for extent in self.free if extent[0] >= size), default=None)
-        if smallest is None:
-            return IpcBlock((size, self.exporter.allocate(size)), self)
-        self.free.remove(smallest)
-        return IpcBlock(smallest, self)
-
-    def export(self, address: int, rank: int) -> str:
-        """The handle of this rank's memory, in hex. Raises Unsupported where it can't be
-        exported."""
-        try:
-            return self.exporter.export(address).hex()
-        except CudaError as error:
-            raise Unsupported(f"{REFUSED}: rank {rank}, {error}") from error
-
-    def open(self, handle: str, rank: int) -> int:
-        """The address of a peer's memory in this rank, open until `close`. Raises Unsupported where
-        it is refused."""
-        if handle not in self._opened:
-            try:
-                self._opened[handle] = self.exporter.open(bytes.fromhex(handle))
-            except CudaError as error:
-                raise Unsupported(f"{REFUSED}: rank {rank}, {error}") from error
-        return self._opened[handle]
-
-    def close(self) -> None:
-        """Close the peers' memory. This process's memory is freed with it: a peer may still have it
-        open."""
-        opened = self._opened
-        self._opened = {}
-        for address in opened.values():
-            self.exporter.close(address)
 
 
 def probe_cuda_ipc(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from commbench.analysis.case_names import OF_BACKEND, differing
-from commbench.analysis.fit import key
+from commbench.analysis.families import key
 from commbench.core.texts import size_text
 from commbench.core.units import value_text
 from commbench.core.variables import SHOWN, brought_along

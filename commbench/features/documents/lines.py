@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from operator import attrgetter
 
-from commbench.analysis.fit import WHOSE
+from commbench.analysis.families import WHOSE
 from commbench.core.texts import size_text
 from commbench.core.units import format_bytes, format_factor, plural
 from commbench.report.quantities import ALGBW, BUSBW

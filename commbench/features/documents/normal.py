@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from commbench.analysis.fit import WHOSE
+from commbench.analysis.families import WHOSE
 from commbench.core.units import format_bytes, plural
 from commbench.results.flags import UNUSABLE
 from commbench.results.row import Row

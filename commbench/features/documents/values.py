@@ -15,7 +15,7 @@ import numpy as np
 
 from commbench.analysis.case_names import telling
 from commbench.analysis.cold_start import CASE_KEY
-from commbench.analysis.fit import key
+from commbench.analysis.families import key
 from commbench.core.annexes import FEATURES, annex
 from commbench.core.texts import name_of
 from commbench.report.plots import OVER_TIME

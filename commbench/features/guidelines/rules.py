@@ -24,7 +24,7 @@ import numpy as np
 
 from commbench.analysis.case_names import FAMILY_VARIABLES
 from commbench.analysis.combined import MATRIX_PAIRS, one_case
-from commbench.analysis.fit import answerable
+from commbench.analysis.families import answerable
 from commbench.core.layout import ACROSS_NODES, SAME_NODE, Layout, Link, Pair, single_pair
 from commbench.core.units import format_bytes, format_factor, format_seconds, plural
 from commbench.core.variables import NO_DTYPE

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from commbench.backends.buffers.cuda_ipc import WORKED, CudaExporter, IpcMemory, probe_cuda_ipc
+from commbench.backends.buffers.cuda_ipc import WORKED, probe_cuda_ipc
 from commbench.backends.buffers.memory import DeviceBuffer, rotation_pool
 from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import World
@@ -35,6 +35,7 @@ from .lowering import (
     offers_mismatch,
     region_of,
 )
+from .memory import CopyingExporter, IpcMemory
 from .protocol import (
     Mailbox,
     NodeBarrier,
@@ -84,9 +85,9 @@ class IpcCopy(Backend):
             raise ConfigError(CONTRADICTION)
         return {}
 
-    def exporter(self, local_rank: int) -> CudaExporter:
+    def exporter(self, local_rank: int) -> CopyingExporter:
         """The exporter on the GPU of this local rank. Raises CudaError."""
-        return CudaExporter(local_rank)
+        return CopyingExporter(local_rank)
 
     def open(self, world: World, control: Control, device: Device = "cuda") -> IpcCommunicator:
         """Every rank creates its exporter, the first of each node its mailbox; then all probe CUDA

@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from commbench.backends.buffers.cuda_ipc import CudaExporter
 from commbench.backends.buffers.memory import LINE_BYTES
+
+from .memory import CopyingExporter
 
 SHARED_MEMORY = Path("/dev/shm")
 LINE_WORDS = LINE_BYTES // 8
@@ -127,7 +128,7 @@ class ProgressEngine:
     issued."""
 
     def __init__(
-        self, exporter: CudaExporter, mailbox: Mailbox, channels: Sequence[SendChannel]
+        self, exporter: CopyingExporter, mailbox: Mailbox, channels: Sequence[SendChannel]
     ) -> None:
         self._mailbox = mailbox
         self._counters = mailbox.counters

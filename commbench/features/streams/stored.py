@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commbench.analysis.cold_start import CASE_KEY
-from commbench.analysis.fit import AnyRow
+from commbench.analysis.families import AnyRow
 from commbench.core.errors import CommbenchError
 from commbench.results.load import Paths, read_case_rows, read_rows
 from commbench.results.row import Row

@@ -16,14 +16,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.backends.buffers.cuda_ipc import CudaExporter
 from commbench.core.variables import Device
 from commbench.features.ipc_copy.backend import IpcCopy
+from commbench.features.ipc_copy.memory import CopyingExporter
 from commbench.hardware.cuda import CudaError
 
 
-class FileExporter(CudaExporter):
-    """As CudaExporter."""
+class FileExporter(CopyingExporter):
+    """As CopyingExporter."""
 
     def __init__(self, early: bool = False, refused: str = "") -> None:
         self._early = early
@@ -92,5 +92,5 @@ class IpcFiles(IpcCopy):
     def missing(self, device: Device = "cpu") -> str | None:
         return None
 
-    def exporter(self, place: int) -> CudaExporter:
+    def exporter(self, place: int) -> CopyingExporter:
         return FileExporter(self.early, self.refused)

@@ -28,7 +28,7 @@ import commbench
 from commbench.config.compose import ConfigComposer
 from commbench.config.keys import KEYS
 from commbench.cli.plans import planned_here, print_plans
-from commbench.analysis.fit import families
+from commbench.analysis.families import families
 from commbench.analysis.combined import combine_runs
 from commbench.core.texts import name_of
 from commbench.results.load import read_case_rows

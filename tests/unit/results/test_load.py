@@ -25,7 +25,7 @@ from flipped_bits import flipped
 from sample_cases import case_row
 
 import commbench
-from commbench.analysis.fit import families
+from commbench.analysis.families import families
 from commbench.cli.main import main
 from commbench.cli.run import resume
 from commbench.core.errors import CommbenchError

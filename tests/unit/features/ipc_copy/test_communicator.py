@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from ipc_files import FileExporter
 from rank_threads import no_error, together
 
-from commbench.backends.buffers.cuda_ipc import IpcMemory
 from commbench.core.errors import Unsupported
 from commbench.core.program import (
     AllReduce,
@@ -32,6 +31,7 @@ from commbench.core.program import (
 )
 from commbench.core.variables import Mode
 from commbench.features.ipc_copy.backend import IpcCommunicator, IpcProcess
+from commbench.features.ipc_copy.memory import IpcMemory
 from commbench.features.ipc_copy.protocol import Mailbox, create_mailbox, mailbox_bytes
 
 COUNT = 3

@@ -1,0 +1,1 @@
+"""What it costs to launch a call from the host, beside its replay in a graph."""
