@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_commands import command, commands
 from loops import for_each
 
 import commbench
@@ -92,20 +93,19 @@ def with_grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for PYTHONPATH with a commbench that has one more launcher."""
     folder = tmp_path_factory.mktemp("grid")
     package = folder / "commbench"
-    shutil.copytree(
-        Path(commbench.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__")
-    )
+    # with its bytecode: to compile all of it again takes seconds
+    shutil.copytree(Path(commbench.__file__).parent, package)
     (package / "runtime" / "launchers" / "grid.py").write_text(GRID)
     (package / "conf" / "launcher" / "grid.yaml").write_text(YAML)
     return folder
 
 
-def python(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *words],
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(folder)} | environment,
+        env=os.environ | {"PYTHONPATH": str(folder)},
         cwd=folder,
         timeout=120,
         check=False,
@@ -113,21 +113,25 @@ def python(folder: Path, *words: str, **environment: str) -> subprocess.Complete
 
 
 def test_texts_that_list_launchers_have_one_more(with_grid: Path) -> None:
-    shown = python(with_grid, "-m", "commbench", "--help").stdout
-    assert "torchrun|gridrun|mpirun|srun ... commbench" in shown
-    assert "\nOn a grid:                          launcher=grid\n" in shown
-    shown = python(with_grid, "-m", "commbench", "locate", "--help").stdout
-    assert "torchrun|gridrun|mpirun|srun ... commbench locate" in shown
-    refused = {
-        ("launcher=foo",): "allowed: auto, grid, local,",
-        ("layout=2x2",): "\n  gridrun 4 commbench\n",
-        ("ab", "backend=gloo", "--vs", "seed=1"): "outside of torchrun, gridrun, mpirun and srun",
-    }
-    rank = {"GRID_RANK": "0", "GRID_SIZE": "2"}
-    for words, text in refused.items():
-        done = python(with_grid, "-m", "commbench", *words, **(rank if "ab" in words else {}))
+    usage, locate, *refused = commands(
+        with_grid,
+        with_grid,
+        ["--help"],
+        ["locate", "--help"],
+        ["launcher=foo"],
+        ["layout=2x2"],
+    )
+    assert "torchrun|gridrun|mpirun|srun ... commbench" in usage.stdout
+    assert "\nOn a grid:                          launcher=grid\n" in usage.stdout
+    assert "torchrun|gridrun|mpirun|srun ... commbench locate" in locate.stdout
+    texts = ("allowed: auto, grid, local,", "\n  gridrun 4 commbench\n")
+    for done, text in zip(refused, texts, strict=True):
         assert done.returncode == 2 and text in done.stderr
-    unread = python(with_grid, "-m", "commbench", "backend=tcp", PALS_RANKID="0").stderr
+    rank = {"GRID_RANK": "0", "GRID_SIZE": "2"}
+    done = command(with_grid, with_grid, "ab", "backend=gloo", "--vs", "seed=1", env=rank)
+    assert done.returncode == 2
+    assert "outside of torchrun, gridrun, mpirun and srun" in done.stderr
+    unread = command(with_grid, with_grid, "backend=tcp", env={"PALS_RANKID": "0"}).stderr
     assert "start the ranks with torchrun, gridrun, mpirun, " in unread
 
 

@@ -23,7 +23,7 @@ LONG = pytest.mark.long
 # the first ranks of each node, node after node: rank 0 first
 MEMBERS = {"0101": [0, 2, 1, 3], "0011": [0, 1, 2, 3], "01100": [0, 3, 1, 2], "0110s": [0, 3, 1, 2]}
 WORLDS = [
-    pytest.param("torchrun", "gloo", "0101", id="gloo-cyclic"),
+    pytest.param("torchrun", "gloo", "0101", id="gloo-cyclic", marks=LONG),
     pytest.param("torchrun", "gloo", "0110s", id="gloo-where-torch-sorts-ranks"),
     pytest.param("torchrun", "tcp", "01100", id="tcp-irregular"),
     pytest.param("torchrun", "gloo", "01100", id="gloo-irregular", marks=LONG),

@@ -33,7 +33,8 @@ def grid(world: Callable[..., Any], *words: str) -> Any:
     "backend",
     [
         "backend=gloo",
-        "backend=mpi engine=[python,native]",
+        # groups of MPI in both engines: tests/unit/backends/test_mpi.py
+        pytest.param("backend=mpi engine=[python,native]", marks=pytest.mark.long),
         pytest.param("backend=mpi backend.library=mpich", marks=pytest.mark.long),
     ],
 )

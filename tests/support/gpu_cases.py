@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from composed import FACTS, settings_of
+from composed import FACTS, every_benchmark, settings_of
 from places import HARDWARE_TEXTS
 
 from commbench.core.case import Planned
@@ -19,9 +19,10 @@ def planned(benchmark: str, layout: str, *words: str, device: str = "cuda") -> P
     """The only case of a benchmark in a world of exactly this layout."""
     of_world = Layout.parse(layout)
     sizes = () if benchmark == "barrier" else ("sizes=[4kB]",)
-    settings = settings_of("backend=simulated", f"benchmark={benchmark}", *sizes, *words)
+    settings = settings_of("backend=simulated", *sizes, *words)
+    chosen = replace(settings, benchmarks=(every_benchmark()[benchmark],), layouts=(of_world,))
     world, _ = hosted_world(of_world.nodes, of_world.ranks_per_node)
-    job = plan(replace(settings, layouts=(of_world,)), world, FACTS)[0]
+    job = plan(chosen, world, FACTS)[0]
     return replace(job, case=replace(job.case, device=device))
 
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from composed import settings_of
+from composed import every_benchmark
 
-from commbench.core.case import Benchmark
 from commbench.core.program import Program
 from commbench.core.protocols import Backend
 from commbench.core.variables import Case
 
 
-def benchmark_of(name: str) -> Benchmark:
-    return settings_of("backend=simulated", f"benchmark={name}").benchmarks[0]
-
-
 def program_of(case: Case, size: int) -> Program:
     """The program of rank 0."""
-    return benchmark_of(case.benchmark).program(case, 0, size)
+    return every_benchmark()[case.benchmark].program(case, 0, size)
 
 
 def refusal(backend: Backend, case: Case, size: int) -> str | None:

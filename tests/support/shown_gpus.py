@@ -8,6 +8,7 @@ in a text.
 from __future__ import annotations
 
 import atexit
+import hashlib
 import json
 import os
 import select
@@ -21,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from places import SUPPORT
+from places import ROOT, SUPPORT
 
 SOURCE = SUPPORT / "shown_gpus_driver.c"
+CACHE = ROOT / ".pytest_cache" / "shown_gpus"
 LIBRARIES = ("libnvidia-ml.so.1", "libcuda.so.1")
 CHILD_S = 60
 GIB = 2**30
@@ -31,16 +33,28 @@ GIB = 2**30
 
 @cache
 def libraries(old: bool = False) -> Path:
-    """The folder of the two libraries, compiled once; skips where there is no compiler."""
+    """The folder of the two libraries; skips where there is no compiler.
+
+    All processes of the tests have the same, compiled once: a warm python is for one value of
+    LD_LIBRARY_PATH.
+    """
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler for the stand-in of the NVIDIA driver")
-    folder = Path(tempfile.mkdtemp(prefix="shown-gpus-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    source = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]
+    folder = CACHE / (f"{source}-old" if old else source)
+    if folder.exists():
+        return folder
+    CACHE.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(dir=CACHE))
     for name in LIBRARIES:
         words = ["-shared", "-fPIC", f"-Wl,-soname,{name}", *(["-DOLD"] if old else [])]
-        command = [compiler, *words, "-o", str(folder / name), str(SOURCE)]
+        command = [compiler, *words, "-o", str(fresh / name), str(SOURCE)]
         subprocess.run(command, check=True, timeout=CHILD_S)
+    try:
+        fresh.rename(folder)
+    except OSError:  # another process was faster
+        shutil.rmtree(fresh)
     return folder
 
 

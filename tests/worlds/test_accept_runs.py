@@ -20,8 +20,10 @@ def run(output: Path, *words: str, seed: int) -> Path:
     return commbench.run(*SUITE, *words, f"seed={seed}", output=output)
 
 
-def healthy_store(folder: Path) -> str:
-    """A store with six launches of the suite."""
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A store with six launches of the suite, which the tests only read."""
+    folder = tmp_path_factory.mktemp("store")
     for seed in range(6):
         run(folder / "healthy", seed=seed)
     store = str(folder / "store")
@@ -31,9 +33,8 @@ def healthy_store(folder: Path) -> str:
 
 @pytest.mark.usefixtures("outside_any_world")
 def test_equal_runs_pass_a_part_of_the_suite_fails_and_another_setting_is_not_judged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = healthy_store(tmp_path)
     judged = ["--baseline", store]
     equal = run(tmp_path, seed=10)
     assert accept([str(equal), *judged]) == 0, capsys.readouterr().out
@@ -50,9 +51,8 @@ def test_equal_runs_pass_a_part_of_the_suite_fails_and_another_setting_is_not_ju
 
 @pytest.mark.usefixtures("outside_any_world")
 def test_a_slow_rank_is_a_slower_case_and_no_other_case(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = healthy_store(tmp_path)
     slow = run(tmp_path, "backend.model.slow_rank=1", "backend.model.slow_factor=2", seed=10)
     capsys.readouterr()
     assert accept([str(slow), "--baseline", store, "--again", "0"]) == 1
@@ -63,9 +63,8 @@ def test_a_slow_rank_is_a_slower_case_and_no_other_case(
 
 @pytest.mark.usefixtures("outside_any_world")
 def test_what_is_open_is_measured_again_and_all_launches_decide(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = healthy_store(tmp_path)
     slow = run(tmp_path, "backend.model.slow_rank=1", "backend.model.slow_factor=2", seed=10)
     capsys.readouterr()
     assert accept([str(slow), "--baseline", store]) == 1

@@ -43,7 +43,7 @@ def test_gloo_with_two_ranks_rounds_once_and_always_alike(tmp_path: Path) -> Non
         )
 
 
-@pytest.mark.parametrize("ranks", [3, 4])
+@pytest.mark.parametrize("ranks", [3, pytest.param(4, marks=pytest.mark.long)])
 def test_gloo_adds_in_a_ring(tmp_path: Path, ranks: int) -> None:
     (row,) = measured(tmp_path, "backend=gloo", f"layout=1x{ranks}", f"sizes=[{4 * ELEMENTS}]")
     assert row.result_hash == hash_in_order(gloo_ring, ranks)
@@ -56,7 +56,9 @@ def test_gloo_with_four_ranks_adds_halves_in_another_order(tmp_path: Path) -> No
     assert row.other_bits_in_place is None  # gloo reduces in place only
 
 
-@pytest.mark.parametrize(("ranks", "algorithm"), [(3, 4), (4, 3)])
+@pytest.mark.parametrize(
+    ("ranks", "algorithm"), [(3, 4), pytest.param(4, 3, marks=pytest.mark.long)]
+)
 def test_an_algorithm_of_open_mpi_adds_in_its_order(
     tmp_path: Path, ranks: int, algorithm: int
 ) -> None:

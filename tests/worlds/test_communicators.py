@@ -24,6 +24,7 @@ SCRIPT = SUPPORT / "opened_by_hand.py"
 BLOCKS = "30"
 LAUNCHES = 3
 AGREED = 0.05
+LONG = pytest.mark.long
 
 
 @pytest.mark.parametrize(
@@ -31,8 +32,8 @@ AGREED = 0.05
     [
         ["backend=gloo"],
         ["backend=mpi", "engine=[native,python]"],
-        ["backend=mpi", "engine=[native,python]", "backend.library=mpich"],
-        ["backend=tcp"],
+        pytest.param(["backend=mpi", "engine=native", "backend.library=mpich"], marks=LONG),
+        pytest.param(["backend=tcp"], marks=LONG),
     ],
     ids=["gloo", "openmpi", "mpich", "tcp"],
 )

@@ -25,7 +25,7 @@ from commbench.core.variables import Case
 EVERY_STEP = str(SUPPORT / "every_step.py")
 
 
-@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.long), 3])
+@pytest.mark.parametrize("size", [*(pytest.param(n, marks=pytest.mark.long) for n in (1, 2)), 3])
 def test_every_step_is_exact_or_refused(world: Callable[..., Any], size: int) -> None:
     done = world("python", EVERY_STEP, "gloo", str(size))
     ranks = [json.loads((done.output / f"{rank}.json").read_text()) for rank in range(size)]

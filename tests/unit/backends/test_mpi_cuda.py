@@ -42,12 +42,13 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("staging", "library", "layout", "in_place"),
+    ("staging", "library", "benchmarks", "layout", "in_place"),
     [
-        ("pinned", "openmpi", "1x2", "auto"),
-        pytest.param("pinned", "mpich", "1x3", "[true,false]", marks=LONG),
-        pytest.param("none", "openmpi", "1x3", "[true,false]", marks=LONG),
-        pytest.param("none", "mpich", "1x3", "[true,false]", marks=LONG),
+        ("pinned", "openmpi", "[p2p_bandwidth,all_reduce,scatter]", "1x2", "auto"),
+        pytest.param("pinned", "openmpi", "all", "1x2", "auto", marks=LONG),
+        pytest.param("pinned", "mpich", "all", "1x3", "[true,false]", marks=LONG),
+        pytest.param("none", "openmpi", "all", "1x3", "[true,false]", marks=LONG),
+        pytest.param("none", "mpich", "all", "1x3", "[true,false]", marks=LONG),
     ],
 )
 def test_every_operation_is_exact(
@@ -55,6 +56,7 @@ def test_every_operation_is_exact(
     env: dict[str, str],
     staging: str,
     library: str,
+    benchmarks: str,
     layout: str,
     in_place: str,
 ) -> None:
@@ -65,7 +67,7 @@ def test_every_operation_is_exact(
         *QUICK,
         f"backend.library={library}",
         f"staging={staging}",
-        "benchmark=all",
+        f"benchmark={benchmarks}",
         f"layout={layout}",
         "sizes=[120kB]",
         "window=3",

@@ -232,13 +232,13 @@ def test_float8_is_exact_in_a_world(world: Callable[..., Any], env: dict[str, st
     """Bytes are moved by gloo, and what NCCL would add is added in float32."""
     run = world(
         "commbench", *PLUGIN, "backend=host_nccl", "layout=[1x2,1x3]", "sizes=[120kB]", *QUICK,
-        "dtype=[float8_e4m3fn,float8_e5m2]", "reduction=[sum,avg]", "in_place=[false,true]",
-        "benchmark=[all_reduce,reduce,reduce_scatter,all_gather,broadcast,all_to_all,p2p_latency]",
+        "dtype=[float8_e4m3fn,float8_e5m2]", "reduction=[sum,avg]",
+        "benchmark=[all_reduce,reduce,reduce_scatter,all_gather,p2p_latency]",
         env=env,
     )  # fmt: skip
     measured = run.cases[run.cases.status == "ok"]
     assert set(measured.benchmark) == set(run.cases.benchmark)
-    assert (measured.wrong_elements == 0).all() and measured.reduction.notna().sum() == 24
+    assert (measured.wrong_elements == 0).all() and measured.reduction.notna().sum() == 18
     rounded = run.cases[(run.cases.reduction == "avg") & (run.cases.layout == "1x3")]
     assert set(rounded.status) == {"skipped"}
     assert rounded.reason.str.contains("too few bits to tell a wrong average of 3 ranks").all()

@@ -112,8 +112,10 @@ def test_all_is_every_file_of_the_group() -> None:
 
 @for_each(("name", "size"), WORLDS)
 def test_every_rank_ends_with_what_is_expected(name: str, size: int) -> None:
+    """Every reduction with three ranks: others add nothing to a program but its ranks."""
     benchmark = BENCHMARKS[name]
-    for axes, count in itertools.product(axes_of(benchmark, size, REDUCTIONS), COUNTS):
+    reductions = REDUCTIONS if size == 3 else REDUCTIONS[:1]
+    for axes, count in itertools.product(axes_of(benchmark, size, reductions), COUNTS):
         case = case_of(benchmark, size, count, **axes)
         world = BenchmarkTrial(benchmark, case, size, salt=count % 3)
         world.run(2)

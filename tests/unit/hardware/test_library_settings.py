@@ -144,10 +144,11 @@ def test_ucx_names_what_it_has_not_used() -> None:
             {"OMPI_MCA_btl_tcp_link": "3"},
             {"btl_tcp_links": "messages take ob1/sm", "btl_tcp_link": "did you mean"},
         ),
-        (
+        pytest.param(
             ["backend.library=mpich", "env.UCX_FOO=1"],
             {"MPIR_CVAR_CH4_CMA_ENABLED": "0"},
             {"MPIR_CVAR_CH4_CMA_ENABLED": "does not know it", "UCX_FOO": "UCX does not know it"},
+            marks=pytest.mark.long,
         ),
     ],
     ids=["openmpi", "mpich"],

@@ -622,6 +622,7 @@ def test_a_planted_slow_pair_is_found_end_to_end(
         "backend.model.noise=0.02",
         "backend.model.other_node_factor=10",
         "backend.model.call_s=0",
+        "writer=console",
         f"output={tmp_path}",
     )
     text = capsys.readouterr().out.splitlines()
@@ -647,6 +648,7 @@ def test_a_slow_rank_ends_a_run_with_1_and_is_named_with_its_node(
         "timing.repetitions=20",
         "timing.warmup_s=0",
         "backend.model.noise=0.02",
+        "writer=console",
         f"output={tmp_path}",
     ]
     is_slow = factor > 1

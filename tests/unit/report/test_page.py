@@ -64,7 +64,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     differences = {EVIL: {EVIL: [0], "missing": [1]}}
     run_of(output, 0, label=EVIL, provenance={"nodes": [node], "differences": differences})
     run_of(output, 1, hostname=EVIL)
-    latency = (*SIMULATED, "benchmark=p2p_latency", "sizes=[8]", f"output={output}")
+    # so long that a second has few of them
+    slow = ("benchmark=p2p_latency", "sizes=[8]", "backend.model.latency_s=1e-4")
+    latency = (*SIMULATED, *slow, f"output={output}")
     commbench.run(*latency, "layout=1x4", "pairs=all")
     commbench.run(*latency, "timing=soak", "timing.duration_s=1")
     file = output / "page.html"

@@ -1,4 +1,4 @@
-"""The end of a library after the last result: planted in a rank of MPI, and in records."""
+"""The end of a library after the last result: planted in a rank of mpirun, and in records."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ IPC_WARNING = (  # as Open MPI prints it
     RULER,
 )
 AFTER = "after the last result the ranks"
+# a module of the user's, which each rank imports
 SLOW_END = f"""
 import atexit, os, sys, time
+from commbench.benchmarks.p2p_latency import P2PLatency as Benchmark
 def end():  # rank 0 has printed its results when the warning comes
     time.sleep(3.5)
     print({WARNING!r}, file=sys.stderr, flush=True)
@@ -39,9 +41,13 @@ def recorded(folder: Path, **values: Any) -> Path:
 
 
 def test_a_rank_that_sleeps_and_warns_in_its_end_is_told(world: Any, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(SLOW_END)
+    (tmp_path / "slow_end.py").write_text(SLOW_END)
+    file = tmp_path / "benchmark" / "slow_end.yaml"
+    file.parent.mkdir()
+    file.write_text("# @package benchmarks.slow_end\n_target_: slow_end.Benchmark\n")
     run = world(
-        *("commbench", "backend=mpi", "layout=1x2", "benchmark=p2p_latency", "sizes=[8]"),
+        *("commbench", "--config-dir", str(tmp_path), "allow=[slow_end]", "benchmark=slow_end"),
+        *("launcher=mpirun", "backend=tcp", "layout=1x2", "sizes=[8]"),
         *("timing=fixed", "timing.repetitions=5"),
         env={"PYTHONPATH": str(tmp_path)},
     )

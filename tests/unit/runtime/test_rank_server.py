@@ -95,6 +95,21 @@ def measuring(folder: Path) -> None:
     until(lambda: any(folder.glob("*/in_flight")))
 
 
+def begun(folder: Path) -> list[psutil.Process]:
+    """The ranks, as soon as they have measured: the first file of a soak takes 5 s on two cores."""
+    measuring(folder)
+    (run,) = folder.iterdir()
+    ranks = [psutil.Process(int(pid)) for pid in until(lambda: read_record(run).get("processes"))]
+    first_s = cpu_s(ranks[0])
+    until(lambda: cpu_s(ranks[0]) > first_s + 0.5)
+    return ranks
+
+
+def cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, list[str]]:
     """Exit status, stdout, and all lines of stderr but those that tell how far the run is."""
     stdout, stderr = process.communicate(timeout=END_S)
@@ -205,9 +220,7 @@ def test_each_rank_has_a_session_of_its_own_and_ends_with_the_terminal(
     """The terminal reaches the command only, which suspends, continues, interrupts its ranks."""
     ours, theirs = os.openpty()
     with in_terminal(theirs, tmp_path, *words) as process:
-        until(lambda: any(tmp_path.glob("*/parts/*.cases.parquet")))
-        (run,) = tmp_path.iterdir()
-        ranks = [psutil.Process(int(pid)) for pid in read_record(run)["processes"]]
+        ranks = begun(tmp_path)
         assert len(ranks) == 2 and all(os.getsid(rank.pid) == rank.pid for rank in ranks)
         world = [psutil.Process(process.pid), *ranks]
         os.write(ours, b"\x1a")  # Ctrl-Z
@@ -223,7 +236,7 @@ def test_each_rank_has_a_session_of_its_own_and_ends_with_the_terminal(
 def test_ranks_end_when_their_terminal_is_closed(tmp_path: Path) -> None:
     ours, theirs = os.openpty()
     with in_terminal(theirs, tmp_path) as process:
-        until(lambda: any(tmp_path.glob("*/parts/*.cases.parquet")))
+        begun(tmp_path)
         ranks = psutil.Process(process.pid).children(recursive=True)
         os.close(ours)
         assert process.wait(END_S) == 129
@@ -286,7 +299,7 @@ def check_interrupted(
 ) -> None:
     """The soak is interrupted: its table and the place of its results are shown, and how to finish
     it."""
-    until(lambda: any(folder.glob("*/parts/*.cases.parquet")))
+    begun(folder)
     process.send_signal(number)
     code, stdout, lines = ended(process)
     (run,) = folder.iterdir()

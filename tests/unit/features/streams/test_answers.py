@@ -15,6 +15,14 @@ from commbench.core.units import format_seconds
 from commbench.features.streams.answers import answers
 from commbench.report.summary import Summary, read_results
 
+# messages that take so long that 0.4 s have few of them
+LONG_SOAK = (
+    *SOAK,
+    "timing.duration_s=0.4",
+    "timing.interval_s=0.005",
+    "backend.model.latency_s=5e-5",
+)
+
 
 def summary_of(folder: Path) -> Summary:
     return Summary(read_results([folder]))
@@ -42,8 +50,7 @@ def test_a_soak_is_stable_or_dipped_when_its_time_line_says_so(
     tmp_path: Path, slow: int, said: str
 ) -> None:
     """Planted in the stored time line: `slow` intervals take twice as long."""
-    words = ("timing.duration_s=0.4", "timing.interval_s=0.005", f"output={tmp_path}")
-    file = commbench.run(*SOAK, *words) / "counters.parquet"
+    file = commbench.run(*LONG_SOAK, f"output={tmp_path}") / "counters.parquet"
     counters = pq.read_table(file)
     values = counters["value"].to_numpy().copy()
     busy = [at for at, name in enumerate(counters["name"].to_pylist()) if "busy_s" in name]
@@ -72,8 +79,8 @@ def test_a_stream_is_at_full_speed_at_the_end_of_its_first_interval_there(tmp_pa
 
 
 def test_damaged_intervals_of_one_run_hide_no_other(tmp_path: Path) -> None:
-    words = ("timing.duration_s=0.4", "timing.interval_s=0.005", f"output={tmp_path}")
-    damaged, _ = (commbench.run(*SOAK, *words, f"label={label}") for label in "AB")
+    words = (*LONG_SOAK, f"output={tmp_path}")
+    damaged, _ = (commbench.run(*words, f"label={label}") for label in "AB")
     (damaged / "counters.parquet").write_text("damaged")
     sentence, *_ = answers(summary_of(tmp_path))
     assert "stable, within " in sentence
