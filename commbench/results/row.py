@@ -2,7 +2,7 @@
 
 The fields are the columns, with their units and meanings. To add a column, add its field here, and
 its value in measure/rows.py or in what a feature finds out (`probe` in measure/features.py).
-`python -m commbench.results.json_schema > docs/schemas/row.json` renews the published schema.
+`python tools/schema/row_schema.py > docs/schemas/row.json` renews the published schema.
 """
 
 from __future__ import annotations

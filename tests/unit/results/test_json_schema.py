@@ -1,22 +1,14 @@
-"""The published schemas: of rows, generated from the columns, and of run.json."""
+"""What is stored fits the published schemas of rows and of run.json."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-import jsonschema
-from places import ROOT
 from schemas import check_record, row_validator
 
 import commbench
-from commbench.results.json_schema import row_schema
 from commbench.results.load import load_run
-
-
-def test_the_published_schema_is_that_of_the_columns() -> None:
-    """python -m commbench.results.json_schema > docs/schemas/row.json"""
-    assert json.loads((ROOT / "docs/schemas/row.json").read_text()) == row_schema()
 
 
 def test_lines_and_records_of_a_run_fit_the_schemas(tmp_path: Path) -> None:
@@ -34,4 +26,3 @@ def test_a_row_with_another_status_does_not_fit() -> None:
     row = {"schema_version": 4, "run_id": "r", "case_id": "c", "status": "good"}
     errors = [*row_validator().iter_errors(row)]
     assert [error.json_path for error in errors] == ["$.status"]
-    jsonschema.Draft202012Validator.check_schema(row_schema())

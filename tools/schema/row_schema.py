@@ -8,8 +8,7 @@ from typing import Any, get_args
 
 from commbench.core.states import CaseStatus
 from commbench.core.variables import Kind
-
-from .columns import SCHEMA_VERSION, TABLES, Column
+from commbench.results.columns import SCHEMA_VERSION, TABLES, Column
 
 TYPES: dict[Kind, dict[str, Any]] = {
     "text": {"type": ["string", "null"]},
@@ -43,6 +42,6 @@ def _property(column: Column) -> dict[str, Any]:
     return {**kind, "description": f"{column.meaning}{unit}"}
 
 
-if __name__ == "__main__":  # python -m commbench.results.json_schema > docs/schemas/row.json
+if __name__ == "__main__":  # python tools/schema/row_schema.py > docs/schemas/row.json
     json.dump(row_schema(), sys.stdout, indent=2)
     sys.stdout.write("\n")
