@@ -28,6 +28,7 @@ from commbench.core.terminal import (
 )
 from commbench.core.texts import (
     EMPTY,
+    meant,
     message_text,
     setting_text,
     size_text,
@@ -161,8 +162,9 @@ def _tables(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
 def _table_title(point: Point, others: Sequence[Point]) -> str:
     """The variables in which the tables of a benchmark differ; empty for its only one."""
     names = [name for name in point if any(other[name] != point[name] for other in others)]
-    values = [setting_text(name, point[name]) for name in names if point[name] not in EMPTY]
-    return ", ".join([str(point["benchmark"]), *values]) if values else ""
+    values = {name: meant(name, point[name]) for name in names}
+    texts = [setting_text(*each) for each in values.items() if each[1] not in EMPTY]
+    return ", ".join([str(point["benchmark"]), *texts]) if texts else ""
 
 
 def _headings(rows: Sequence[Row]) -> dict[tuple[Any, ...], str]:
