@@ -325,7 +325,7 @@ def _quoted_change(cases: Sequence[tuple[ComparedCase, Judged]]) -> str:
 
 
 def _message_bytes(each: tuple[ComparedCase, Judged]) -> int:
-    return each[0].variables.message_bytes or 0
+    return each[0].variables.message_bytes
 
 
 def _bandwidth_gain(case: ComparedCase, judged: Judged) -> Interval | None:

@@ -66,7 +66,7 @@ def _matrix_lines(matrix: Matrix) -> list[str]:
     cells = dict.fromkeys(itertools.product(ranks, repeat=2), ".")
     for pair, row in matrix.rows.items():
         mark = "!" if pair in matrix.slow else ""
-        cells[pair] = f"{mark}{matrix.number(pair)}" if row.status == "ok" else str(row.status)[:4]
+        cells[pair] = f"{mark}{matrix.number(pair)}" if row.status == "ok" else row.status[:4]
     width = max(map(len, [*cells.values(), *map(str, ranks)]))
     side = len(str(ranks[-1]))
     lines = [[" " * side, *(f"{rank:>{width}}" for rank in ranks)]]
@@ -93,7 +93,7 @@ def _class_lines(matrix: Matrix) -> list[str]:
 def _note_lines(matrix: Matrix) -> list[str]:
     """The number of cases with each flag, and why cases were not measured."""
     rows = matrix.rows.values()
-    flags = Counter(flag for row in rows for flag in row.warnings or ())
+    flags = Counter(flag for row in rows for flag in row.warnings)
     counts = ", ".join(f"{flag} {count}" for flag, count in sorted(flags.items()))
     lines = [f"  flags: {counts}"] if flags else []
     lost = (pair for pair, row in matrix.rows.items() if row.status != "ok")

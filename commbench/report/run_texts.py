@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from commbench.core.annexes import part_modules
+from commbench.core.annexes import annex, part_modules
 from commbench.core.terminal import Terminal
 from commbench.results.row import Row
 
 Counters = Mapping[str, Any]  # columns of counters.parquet
+SHOWS_SOAKS = "commbench.features.streams"
 
 
 class RunTexts:
@@ -31,6 +32,12 @@ class RunTexts:
         """`every`: intervals, not only some of them."""
         for part in self._parts:
             yield from part.below(run, rows, terminal, every)
+
+
+def missing_texts(rows: Iterable[Row]) -> Iterator[str]:
+    """What is not said of the rows, because the folder that says it is not there."""
+    if "soak" in {row.timing for row in rows} and annex(SHOWS_SOAKS) is None:
+        yield f"soaks over time need {SHOWS_SOAKS}, which is not there"
 
 
 def is_apart(row: Row) -> bool:

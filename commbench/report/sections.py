@@ -15,6 +15,9 @@ from commbench.analysis.best import BEST_CELLS, best_rows
 from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
 from commbench.analysis.combined_row import Combined
+from commbench.analysis.disturbances import disturbances_text
+from commbench.analysis.effective_settings import settings_texts
+from commbench.analysis.headline import certainty_text
 from commbench.analysis.slow_pairs import CLASSES, Matrix
 from commbench.analysis.symmetric_pairs import symmetry_text
 from commbench.core.layout import pairs_text
@@ -100,13 +103,19 @@ def _answers(summary: Summary) -> Iterator[Section]:
     sentences = answers(summary)
     headline = headline_table(summary.combined)
     named = dict.fromkeys((*summary.combined.notes, *summary.soaks.notes))
-    notes = [*named, summary.scope(), summary.certainty(), summary.disturbances()]
+    notes = [
+        *named,
+        summary.scope(),
+        certainty_text(summary.combined.rows),
+        disturbances_text(summary.results.records, summary.results.rows),
+        summary.interval_note(),
+    ]
     yield Section(
         ANSWERS,
         sentences[:MOST_ANSWERS],
         headline=[headline] if headline.rows else [],
         texts=[summary.again] if summary.again else [],
-        notes=list(filter(None, [*notes, summary.interval_note()])),
+        notes=list(filter(None, notes)),
     )
     yield Section("More answers", sentences[MOST_ANSWERS:], is_folded=True)
 
@@ -253,7 +262,7 @@ def _origins(summary: Summary) -> Iterator[Section]:
     )
     yield Section(
         "Machines",
-        summary.settings(),
+        settings_texts(summary.results.records, summary.results.rows),
         tables=[
             *table(GROUP_HEADS, summary.groups),
             *table(("fact", *names), rows),

@@ -288,5 +288,4 @@ def _flags(rows: Sequence[Row]) -> list[str]:
 
 def _place(row: Row) -> tuple[Any, ...]:
     """Latency first, then other messages between pairs, then collectives."""
-    name = row.benchmark
-    return name != "p2p_latency", not row.pair, name, row_order(row)
+    return row.benchmark != "p2p_latency", not row.pair, row.benchmark, row_order(row)

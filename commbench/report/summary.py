@@ -16,9 +16,8 @@ from commbench.analysis.best import CHOSEN_SETTINGS
 from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.combined import CombinedCases, combine_runs
 from commbench.analysis.combined_row import COMBINED
-from commbench.analysis.disturbances import JUDGED, disturbances_text
-from commbench.analysis.effective_settings import settings_texts
-from commbench.analysis.headline import certainty_text, scope_text, unfinished_sentences
+from commbench.analysis.disturbances import JUDGED
+from commbench.analysis.headline import scope_text, unfinished_sentences
 from commbench.analysis.machines import Machine, machines_of, rank_differences, run_groups
 from commbench.analysis.slow_pairs import UNUSABLE, Matrix, findings, matrices, told_once
 from commbench.core.errors import ConfigError
@@ -32,6 +31,7 @@ from commbench.results.table_files import NEEDED
 
 from .compare_text import ab_sentence, comparison_summary
 from .derived_tables import derived_columns
+from .run_texts import missing_texts
 
 OF_SAMPLES = ("headline", "operations_per_sample", "block_k")  # what their times are of
 REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
@@ -289,26 +289,13 @@ class Summary:
         """What stands behind ±; empty where no case has an interval."""
         return interval_note(filter(None, map(interval_of, self.combined.rows)))
 
-    def certainty(self) -> str:
-        """How well the numbers are known."""
-        return certainty_text(self.combined.rows)
-
-    def disturbances(self) -> str:
-        """What made them uncertain."""
-        return disturbances_text(self.results.records, self.results.rows)
-
-    def settings(self) -> list[str]:
-        """Those with which the runs measured."""
-        return settings_texts(self.results.records, self.results.rows)
-
-    def left_out(self) -> list[str]:
+    def left_out(self) -> Iterator[str]:
         """What is not in the figures and answers, and why."""
-        apart = len(self.combined.rows) - len(self.combined.shown)
-        beside = (
-            f"{plural(apart, 'case', 'cases')} simulated or of one rank, beside measured ones of"
-            " several"
-        )
-        return [*self.results.problems, *([beside] if apart else [])]
+        yield from self.results.problems
+        if apart := len(self.combined.rows) - len(self.combined.shown):
+            cases = plural(apart, "case", "cases")
+            yield f"{cases} simulated or of one rank, beside measured ones of several"
+        yield from missing_texts(self.results.rows)
 
     def doubts(self, more: Iterable[str] = ()) -> list[str]:
         """What to check before the numbers are used; `more`: what features doubt."""
