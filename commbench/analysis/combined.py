@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from commbench.core.texts import FIRST, name_of
+from commbench.core.texts import FIRST, meant, name_of
 from commbench.core.units import value_text
 from commbench.core.variables import MAPS
 from commbench.results.columns import grouped
@@ -90,12 +90,13 @@ class CombinedCases:
             if name != "window"
             and len({value_text(getattr(rows[0], name) or "") for rows in lines.values()}) > 1
         ]
-        first = [name for name in varied if name in FIRST]
-        more = [name for name in varied if name not in FIRST]
         if not varied:
             return {line: line for line in lines}
+        usual = meant(varied[0], None)
+        alone = f"{varied[0]} {usual}" if usual else f"no {varied[0]}"
         return {
-            line: name_of(rows[0], more, first) or f"no {varied[0]}" for line, rows in lines.items()
+            line: name_of(rows[0], varied, [name for name in varied if name in FIRST]) or alone
+            for line, rows in lines.items()
         }
 
     @functools.cached_property

@@ -124,7 +124,9 @@ def _common_case(base: Row, new: Row) -> Row:
         before = getattr(base, name)
         after = getattr(new, name)
         differs = before != after
-        values[name] = f"{variable_text(before)} -> {variable_text(after)}" if differs else before
+        values[name] = (
+            f"{variable_text(before, name)} -> {variable_text(after, name)}" if differs else before
+        )
     return Row(**values)
 
 

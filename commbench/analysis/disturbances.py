@@ -40,7 +40,7 @@ def causes(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[str]:
         *_moved(runs),
         *_two_modes(measured),
         *_gaps(measured),
-        *_bindings(runs, {str(row.backend) for row in measured if _is_crowded(row)}),
+        *_bindings(runs, {row.backend for row in measured if _is_crowded(row)}),
         *filter(None, [clock_text(runs)]),
     ]
 
@@ -97,7 +97,7 @@ def _busy(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _core_waits(rows: Sequence[Row]) -> Iterator[str]:
     """For which share of the measured time the ranks of each backend had no core."""
     waited = [row for row in rows if "waited" in row.warnings]
-    for backend, own in grouped(waited, lambda row: str(row.backend)).items():
+    for backend, own in grouped(waited, lambda row: row.backend).items():
         percent = span_text([100 * (row.core_wait_share or 0.0) for row in own], "{:.0f}".format)
         yield f"ranks of {backend} waited for a core, {percent} % of the time"
 
@@ -108,12 +108,12 @@ def _shared_cores(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> Ite
     crowded = list(filter(_is_crowded, rows))
     cores = {count for run in runs for node in nodes_of(run) if (count := _cores(run, node))}
     of_node = f"the {min(cores):g} cores" if len(cores) == 1 else "the cores of a node"
-    for backend, own in grouped(crowded, lambda row: str(row.backend)).items():
+    for backend, own in grouped(crowded, lambda row: row.backend).items():
         if any(row.device == "cuda" for row in own):
             yield f"{backend} has several ranks on a GPU"
         else:
-            layouts = sorted({str(row.layout) for row in own})
-            every = {str(row.layout) for row in rows if row.backend == backend}
+            layouts = sorted({row.layout for row in own})
+            every = {row.layout for row in rows if row.backend == backend}
             where = f" in {', '.join(layouts)}" if set(layouts) != every else ""
             ranks = max(Layout.parse(layout).ranks_per_node for layout in layouts)
             what = f"{ranks} ranks on" if ranks > min(cores, default=ranks) else "more threads than"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from commbench.core.errors import ConfigError
 from commbench.core.terminal import first_line
+from commbench.core.texts import meant
 from commbench.core.units import natural_key, value_text
 from commbench.core.variables import MAPS, NAMES, SIZES, Options
 from commbench.results.columns import SCHEMA_VERSION, arrow_schema
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 # what was moved: must be equal on both sides
 PAYLOAD = ("benchmark", "dtype", *SIZES)
 COMPARABLE = (*(name for name in NAMES if name not in PAYLOAD), "label")
-NO_VALUES = ("none", "null")  # a backend's options are texts
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def _values(rows: Sequence[Row], variable: ComparedVariable) -> list[str]:
         return [variable_text(dict(getattr(row, column)).get(entry)) for row in rows]
     name = variable.name
     reduced = without_shared(rows) if name in MAPS else rows
-    return [variable_text(getattr(row, name)) for row in reduced]
+    return [variable_text(getattr(row, name), name) for row in reduced]
 
 
 def by_each_value(
@@ -183,7 +183,8 @@ def by_each_value(
     no value, else the first. Raises ConfigError for a single value."""
     first, *others = by
     order = sorted(set(_values(source.rows, first)), key=natural_key)
-    base, *settings = sorted(order, key=lambda value: value not in NO_VALUES)
+    usual = ("null", variable_text(None, first.name))  # a backend's options are texts
+    base, *settings = sorted(order, key=lambda value: value not in usual)
     if not settings:
         raise ConfigError(
             f"--by {first.name} takes two values or more in {source.label}; it has {base}"
@@ -214,8 +215,9 @@ def save(side: Side, target: str | Path) -> None:
         raise ConfigError(f"--save {target} can't be written: {first_line(error)}") from error
 
 
-def variable_text(value: Any) -> str:
-    """The value of a variable as text: none, false, A=1 B=2."""
+def variable_text(value: Any, name: str = "") -> str:
+    """The value of a variable as text: none, false, A=1 B=2; with its name, see `meant`."""
+    value = meant(name, value)
     if value in (None, ()):
-        return NO_VALUES[0]
+        return "none"
     return str(value).lower() if isinstance(value, bool) else value_text(plain(value))

@@ -12,7 +12,7 @@ from commbench.core.units import (
     format_number,
     value_text,
 )
-from commbench.core.variables import TABLE, Variables
+from commbench.core.variables import BY_NAME, TABLE, Variables
 
 EMPTY: tuple[Any, ...] = (None, "", {}, ())
 FIRST = ("backend", "engine")  # of each name
@@ -58,6 +58,11 @@ def setting_texts(variables: Variables, names: Iterable[str]) -> list[str]:
     """The settings that have a value."""
     values = {name: getattr(variables, name) for name in names}
     return [setting_text(name, value) for name, value in values.items() if value not in EMPTY]
+
+
+def meant(name: str, value: Any) -> Any:
+    """The value of a variable, of one without a value what its key calls that: payload integers."""
+    return BY_NAME[name].null if value is None and name in BY_NAME else value
 
 
 def some_of(texts: Sequence[str], most: int) -> list[str]:

@@ -88,7 +88,7 @@ def _is_meant(expected: Expectation, row: Row) -> bool:
     if expected.sizes_bytes is None:
         return True
     first, last = expected.sizes_bytes
-    return first <= (row.message_bytes or 0) <= last
+    return first <= row.message_bytes <= last
 
 
 def _missed_text(missed: Sequence[str]) -> str:

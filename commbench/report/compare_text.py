@@ -76,7 +76,8 @@ def comparison_table(cases: Sequence[ComparedCase]) -> Table:
     )
     names = ["benchmark", *varying]
     cells = [
-        {name: variable_text(getattr(case.variables, name)) for name in names} | _case_cells(case)
+        {name: variable_text(getattr(case.variables, name), name) for name in names}
+        | _case_cells(case)
         for case in both
     ]
     heads = [head for head in cells[0] if any(own[head] != NO_NUMBER for own in cells)]
@@ -324,7 +325,7 @@ def _quoted_change(cases: Sequence[tuple[ComparedCase, Judged]]) -> str:
 
 
 def _message_bytes(each: tuple[ComparedCase, Judged]) -> int:
-    return each[0].variables.message_bytes or 0
+    return each[0].variables.message_bytes
 
 
 def _bandwidth_gain(case: ComparedCase, judged: Judged) -> Interval | None:

@@ -16,6 +16,7 @@ from commbench.results.run_folder import resume_command
 
 from .quantities import is_stream_soak, limit_text
 from .run_heading import CONSTANT, variable_text
+from .run_texts import missing_texts
 
 NOT_FINISHED = "not finished"  # cases of an interrupted run
 MOST_OPERATIONS = 3  # named per meaning of the median
@@ -52,6 +53,7 @@ def footnotes(
         *_unfinished_texts(run, series, len(rows)),
         *_numberings(run, rows),
         *(_number_texts(rows) if numbers else []),
+        *missing_texts(rows),
         *(_legend(rows, series) if flags else []),
     ]
     return [paragraphs(texts, terminal)] if texts else []

@@ -129,9 +129,7 @@ def _ends(
     for size, quantity in dict.fromkeys([(min(sizes), shown[0]), (max(sizes), shown[-1])]):
         at_size = [each for each in named if each[1].message_bytes == size and quantity.of(each[1])]
         # of several in a column, the best comes last and stays
-        at_size.sort(
-            key=lambda each: float(getattr(each[1], quantity.column)), reverse=quantity is MEDIAN
-        )
+        at_size.sort(key=lambda each: getattr(each[1], quantity.column), reverse=quantity is MEDIAN)
         beside = [row for _, row in at_size]
         cells = {name: text_with_unit(row, quantity, beside) for name, row in at_size}
         fastest = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from commbench.core.annexes import part_modules
+from commbench.core.annexes import annex, part_modules
 from commbench.core.terminal import Terminal
 from commbench.results.row import Row
 
@@ -31,6 +31,13 @@ class RunTexts:
         """`every`: intervals, not only some of them."""
         for part in self._parts:
             yield from part.below(run, rows, terminal, every)
+
+
+def missing_texts(rows: Iterable[Row]) -> Iterator[str]:
+    """What is not said of the rows, because the folder that says it is not there."""
+    feature = "commbench.features.streams"
+    if any(row.timing == "soak" for row in rows) and not annex(feature):
+        yield f"soaks over time need {feature}, which is not there"
 
 
 def is_apart(row: Row) -> bool:

@@ -99,19 +99,19 @@ def _answers(summary: Summary) -> Iterator[Section]:
     known."""
     sentences = answers(summary)
     headline = headline_table(summary.combined)
-    named = dict.fromkeys((*summary.combined.notes, *summary.soaks.notes))
     notes = [
-        *named,
+        *dict.fromkeys((*summary.combined.notes, *summary.soaks.notes)),
         summary.scope(),
         certainty_text(summary.combined.rows),
         disturbances_text(summary.results.records, summary.results.rows),
+        summary.interval_note(),
     ]
     yield Section(
         ANSWERS,
         sentences[:MOST_ANSWERS],
         headline=[headline] if headline.rows else [],
         texts=[summary.again] if summary.again else [],
-        notes=list(filter(None, [*notes, summary.interval_note()])),
+        notes=list(filter(None, notes)),
     )
     yield Section("More answers", sentences[MOST_ANSWERS:], is_folded=True)
 

@@ -28,6 +28,7 @@ from commbench.core.terminal import (
 )
 from commbench.core.texts import (
     EMPTY,
+    meant,
     message_text,
     setting_text,
     size_text,
@@ -161,8 +162,9 @@ def _tables(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
 def _table_title(point: Point, others: Sequence[Point]) -> str:
     """The variables in which the tables of a benchmark differ; empty for its only one."""
     names = [name for name in point if any(other[name] != point[name] for other in others)]
-    values = [setting_text(name, point[name]) for name in names if point[name] not in EMPTY]
-    return ", ".join([str(point["benchmark"]), *values]) if values else ""
+    values = [(name, meant(name, point[name])) for name in names]
+    texts = [setting_text(name, value) for name, value in values if value not in EMPTY]
+    return ", ".join([str(point["benchmark"]), *texts]) if texts else ""
 
 
 def _headings(rows: Sequence[Row]) -> dict[tuple[Any, ...], str]:
@@ -286,5 +288,4 @@ def _flags(rows: Sequence[Row]) -> list[str]:
 
 def _place(row: Row) -> tuple[Any, ...]:
     """Latency first, then other messages between pairs, then collectives."""
-    name = row.benchmark
-    return name != "p2p_latency", not row.pair, name, row_order(row)
+    return row.benchmark != "p2p_latency", not row.pair, row.benchmark, row_order(row)

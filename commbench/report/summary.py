@@ -33,6 +33,7 @@ from commbench.results.row import Row
 from commbench.results.table_files import NEEDED
 
 from .derived_tables import derived_columns
+from .run_texts import missing_texts
 
 OF_SAMPLES = ("headline", "operations_per_sample", "block_k")  # what their times are of
 REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
@@ -282,14 +283,13 @@ class Summary:
         """What stands behind ±; empty where no case has an interval."""
         return interval_note(filter(None, map(interval_of, self.combined.rows)))
 
-    def left_out(self) -> list[str]:
+    def left_out(self) -> Iterator[str]:
         """What is not in the figures and answers, and why."""
-        apart = len(self.combined.rows) - len(self.combined.shown)
-        beside = (
-            f"{plural(apart, 'case', 'cases')} simulated or of one rank, beside measured ones of"
-            " several"
-        )
-        return [*self.results.problems, *([beside] if apart else [])]
+        yield from self.results.problems
+        if apart := len(self.combined.rows) - len(self.combined.shown):
+            cases = plural(apart, "case", "cases")
+            yield f"{cases} simulated or of one rank, beside measured ones of several"
+        yield from missing_texts(self.results.rows)
 
     def doubts(self, more: Iterable[str] = ()) -> list[str]:
         """What to check before the numbers are used; `more`: what features doubt."""

@@ -138,10 +138,16 @@ def missing(link: Link = Link()) -> str | None:
 
 @contextmanager
 def virtual_hosts(
-    count: int, folder: Path, link: Link = Link(), others: Mapping[int, Link] = MappingProxyType({})
+    count: int,
+    folder: Path,
+    link: Link = Link(),
+    others: Mapping[int, Link] = MappingProxyType({}),
+    number: int | None = None,
 ) -> Iterator[VirtualHosts]:
-    """Hosts for as long as the block runs; their processes end with it. See `make_hosts`."""
-    hosts = make_hosts(count, folder, link, others, mark=f"-{os.getpid()}-{next(_serial)}")
+    """Hosts for as long as the block runs; their processes end with it. See `make_hosts`. With the
+    same `number`, hosts that follow one another have the same names, as machines keep theirs."""
+    serial = next(_serial) if number is None else number
+    hosts = make_hosts(count, folder, link, others, mark=f"-{os.getpid()}-{serial}")
     try:
         yield hosts
     finally:

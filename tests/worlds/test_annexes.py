@@ -211,6 +211,15 @@ def test_rows_of_a_feature_are_read_without_it(
         assert seen in read.stdout or reading[0] == "report"
 
 
+def test_what_is_not_shown_of_soaks_is_said_with_the_folder_that_shows_it(tmp_path: Path) -> None:
+    simulated = ("backend=simulated", "benchmark=all_reduce", f"output={tmp_path / 'runs'}")
+    assert main([*simulated, *SOAK]) == 0
+    line = "soaks over time need commbench.features.streams, which is not there"
+    env = without(tmp_path, "features/streams")
+    for command in ("show", "report"):
+        assert line in run(env, tmp_path, command, "runs").stdout
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

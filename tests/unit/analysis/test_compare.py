@@ -195,6 +195,17 @@ def test_backends_are_compared_by_name() -> None:
     assert (record["backend"], record["verdict"]) == ("mpi -> gloo", "FASTER")
 
 
+def test_the_usual_payload_is_compared_by_its_name() -> None:
+    base = launches(QUIET, payload=None)
+    (record,) = compare(base, launches(QUIET, payload="rounding"), by=["payload"]).to_dict(
+        "records"
+    )
+    assert record["payload"] == "integers -> rounding"
+    both = pd.concat([base, launches(QUIET, payload="rounding", run_id="later")])
+    by = ["payload=rounding:integers"]
+    assert set(compare(both, both, by=by).payload) == {"rounding -> integers"}
+
+
 def test_a_number_may_be_what_is_compared() -> None:
     single, four = (
         launches([factor * value for value in QUIET], streams=n) for factor, n in ((1, 1), (0.5, 4))

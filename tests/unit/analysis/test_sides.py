@@ -180,6 +180,12 @@ def test_a_value_has_one_text(value: object, text: str) -> None:
     assert variable_text(value) == text
 
 
+def test_no_value_is_called_as_its_key_calls_it() -> None:
+    assert variable_text(None, "payload") == "integers"
+    assert variable_text(None, "traffic") == "uniform"
+    assert variable_text(None, "root") == variable_text(None, "label") == "none"
+
+
 def test_each_side_counts_its_own_rows_and_runs() -> None:
     """Of one folder with two backends, of which one has an engine more."""
     gloo = launches(QUIET, backend="gloo")

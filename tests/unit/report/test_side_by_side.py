@@ -133,6 +133,13 @@ def test_the_title_says_on_how_many_nodes_the_ranks_were(
     )
 
 
+def test_a_table_of_the_usual_payload_is_named_beside_another() -> None:
+    summed = {"benchmark": "all_reduce", "pair": None}
+    rows = [measured("gloo", 8, 1e-6, **summed, payload=value) for value in (None, "rounding")]
+    titles = [line for line in side_by_side(rows, FILE).splitlines() if "payload" in line]
+    assert titles == ["all_reduce, payload integers", "all_reduce, payload rounding"]
+
+
 def test_a_narrow_terminal_has_several_tables() -> None:
     backends = ("gloo", "mpi", "simulated", "tcp", "a_backend_of_ours")
     rows = [
