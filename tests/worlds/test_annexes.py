@@ -216,8 +216,8 @@ def test_what_is_not_shown_of_soaks_is_said_with_the_folder_that_shows_it(tmp_pa
     assert main([*simulated, *SOAK]) == 0
     line = "soaks over time need commbench.features.streams, which is not there"
     env = without(tmp_path, "features/streams")
-    for command in ("show", "report"):
-        assert line in run(env, tmp_path, command, "runs").stdout
+    for name in ("show", "report"):
+        assert line in run(env, tmp_path, name, "runs").stdout
 
 
 @pytest.mark.parametrize(
