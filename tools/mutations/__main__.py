@@ -60,7 +60,8 @@ def run(mutation: Mutation) -> Outcome:
         ).stdout
         for file in tracked.splitlines():
             (copy / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / file, copy / file)
+            # commbench/conf is a link to a folder
+            shutil.copy2(ROOT / file, copy / file, follow_symlinks=False)
         target = copy / mutation.file
         source = target.read_text()
         if source.count(mutation.find) != 1:
