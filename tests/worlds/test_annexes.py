@@ -215,9 +215,9 @@ def test_what_is_not_shown_of_soaks_is_said_with_the_folder_that_shows_it(tmp_pa
     simulated = ("backend=simulated", "benchmark=all_reduce", f"output={tmp_path / 'runs'}")
     assert main([*simulated, *SOAK]) == 0
     line = "soaks over time need commbench.features.streams, which is not there"
-    env = without(tmp_path, "features/streams")
-    for name in ("show", "report"):
-        assert line in run(env, tmp_path, name, "runs").stdout
+    tree = without(tmp_path, "features/streams")
+    for read in commands(tree, tmp_path, ("show", "runs"), ("report", "runs")):
+        assert line in read.stdout
 
 
 @pytest.mark.parametrize(

@@ -31,11 +31,14 @@ LONG = pytest.mark.long
     "words",
     [
         ["backend=gloo"],
-        ["backend=mpi", "engine=[native,python]"],
-        pytest.param(["backend=mpi", "engine=native", "backend.library=mpich"], marks=LONG),
+        ["backend=mpi", "engine=native"],
+        pytest.param(["backend=mpi", "engine=python"], marks=LONG),
+        pytest.param(
+            ["backend=mpi", "engine=[native,python]", "backend.library=mpich"], marks=LONG
+        ),
         pytest.param(["backend=tcp"], marks=LONG),
     ],
-    ids=["gloo", "openmpi", "mpich", "tcp"],
+    ids=["gloo", "openmpi", "openmpi-python", "mpich", "tcp"],
 )
 def test_communicators_open_in_worlds_smaller_than_the_run(
     world: Callable[..., Any], words: list[str]
