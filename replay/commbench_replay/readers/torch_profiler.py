@@ -16,6 +16,7 @@ from operator import itemgetter
 from typing import Any
 
 from commbench.core.errors import Unreadable
+from commbench.core.terminal import one_line
 from commbench.features.other_tools.foreign_files import ForeignFile
 from commbench.features.other_tools.foreign_readers import NotRecognised
 from commbench_replay.busy_times import BusyTimes, Span
@@ -160,7 +161,7 @@ def _configured_groups(configured: object) -> dict[str, RankGroup]:
 
 def _check_one_process(file: ForeignFile, events: ProfileEvents) -> None:
     """Raises Unreadable for a file that some tool has made of the profiles of several ranks."""
-    named = [f"process {process}" for process in events.processes]
+    named = [f"process {one_line(str(process))}" for process in events.processes]
     if len(named) == 1:
         # those of containers may have one number
         most = max(_own_ranks(events).values(), key=len, default={})

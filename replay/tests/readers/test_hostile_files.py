@@ -96,6 +96,18 @@ def test_any_value_in_any_place_is_read_or_refused(name: str, data: st.DataObjec
             read_all(folder)
 
 
+def test_a_process_with_a_name_for_the_terminal_is_refused_by_its_printable_name(
+    tmp_path: Path,
+) -> None:
+    write_kineto(SCHEDULE, tmp_path)
+    path = min(tmp_path.iterdir())
+    document = json.loads(path.read_text())
+    document["traceEvents"][5]["pid"] = "\x1b[2J"
+    path.write_text(json.dumps(document))
+    with pytest.raises(Unreadable, match=r"process \\x1b\[2J, and a profile is of one rank"):
+        read_traces([str(tmp_path)])
+
+
 @given(
     start=st.sampled_from([b"", b"{", b"[", b"\x80\x04", b"\x1f\x8b", b'{"traceEvents": [']),
     rest=st.binary(max_size=40),
