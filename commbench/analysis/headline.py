@@ -35,7 +35,7 @@ def scope_text(combined: CombinedCases) -> str:
     sizes = [row.message_bytes for row in measured if row.message_bytes]
     benchmarks = ", ".join(combined.lines())
     backends = ", ".join(sorted({row.backend for row in measured}, key=natural_key))
-    layouts = ", ".join(sorted({row.layout for row in measured}, key=natural_key))
+    layouts = ", ".join(sorted({row.layout or "?" for row in measured}, key=natural_key))
     between = f", {span_text(sizes, size_text)}" if sizes else ""
     return f"{benchmarks} over {backends} in {layouts} (nodes x ranks per node){between}."
 

@@ -164,7 +164,7 @@ def _table_title(point: Point, others: Sequence[Point]) -> str:
     names = [name for name in point if any(other[name] != point[name] for other in others)]
     values = [(name, meant(name, point[name])) for name in names]
     texts = [setting_text(name, value) for name, value in values if value not in EMPTY]
-    return ", ".join([str(point["benchmark"]), *texts]) if texts else ""
+    return ", ".join([point["benchmark"], *texts]) if texts else ""
 
 
 def _headings(rows: Sequence[Row]) -> dict[tuple[Any, ...], str]:
