@@ -92,12 +92,10 @@ class CombinedCases:
         ]
         if not varied:
             return {line: line for line in lines}
+        first = [name for name in varied if name in FIRST]
         usual = meant(varied[0], None)
         alone = f"{varied[0]} {usual}" if usual else f"no {varied[0]}"
-        return {
-            line: name_of(rows[0], varied, [name for name in varied if name in FIRST]) or alone
-            for line, rows in lines.items()
-        }
+        return {line: name_of(rows[0], varied, first) or alone for line, rows in lines.items()}
 
     @functools.cached_property
     def best(self) -> list[Best]:

@@ -34,7 +34,6 @@ FORM_NAMES = {
 def keys_text(config_dir: str | None = None) -> str:
     """`commbench --keys`: the configuration file without Hydra's own keys, the values of every
     group, and the keys of their files."""
-
     folder = files("commbench.conf")
     own = (folder / "config.yaml").read_text().partition("\nhydra:")[0].rstrip().splitlines()
     lines = [line for line in own if not line.startswith(HYDRA_LINES)]

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from itertools import chain
 from pathlib import Path
 
+from commbench.analysis.headline import scope_text
 from commbench.core.errors import ConfigError
 from commbench.core.terminal import Terminal, printable
 from commbench.report.distributions import RawData, read_raw_data
@@ -86,7 +87,7 @@ def report(words: list[str]) -> int:
             *chain.from_iterable(each.headline for each in listed),
             *chain.from_iterable(each.tables for each in sized),
         ]
-        notes = filter(None, (summary.scope(), summary.interval_note()))
+        notes = filter(None, (scope_text(summary.combined), summary.interval_note()))
         print(printable("\n\n".join([*(table.markdown for table in shown), *notes])))
         return 0
     if files:

@@ -16,7 +16,7 @@ from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.combined_row import Combined
 from commbench.analysis.disturbances import disturbances_text
 from commbench.analysis.effective_settings import settings_texts
-from commbench.analysis.headline import certainty_text
+from commbench.analysis.headline import certainty_text, scope_text
 from commbench.analysis.pairs.matrix import CLASSES, Matrix
 from commbench.analysis.pairs.symmetry import symmetry_text
 from commbench.core.layout import pairs_text
@@ -101,7 +101,7 @@ def _answers(summary: Summary) -> Iterator[Section]:
     headline = headline_table(summary.combined)
     notes = [
         *dict.fromkeys((*summary.combined.notes, *summary.soaks.notes)),
-        summary.scope(),
+        scope_text(summary.combined),
         certainty_text(summary.combined.rows),
         disturbances_text(summary.results.records, summary.results.rows),
         summary.interval_note(),

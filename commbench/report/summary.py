@@ -18,7 +18,7 @@ from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.combined import CombinedCases, combine_runs
 from commbench.analysis.combined_row import COMBINED
 from commbench.analysis.disturbances import JUDGED
-from commbench.analysis.headline import scope_text, unfinished_sentences
+from commbench.analysis.headline import unfinished_sentences
 from commbench.analysis.machines import Machine, machines_of, rank_differences, run_groups
 from commbench.analysis.pairs.findings import findings, told_once
 from commbench.analysis.pairs.judgement import JudgedMatrix, judged_matrices
@@ -274,10 +274,6 @@ class Summary:
         under = f" under one label (labels: {', '.join(labels)})" if len(labels) > 1 else ""
         no_two = f"no two were measured at the same size{under}"
         yield f"No backends or layouts can be compared: {no_two}."
-
-    def scope(self) -> str:
-        """What was measured, in one sentence."""
-        return scope_text(self.combined)
 
     def interval_note(self) -> str:
         """What stands behind ±; empty where no case has an interval."""

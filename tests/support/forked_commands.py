@@ -12,6 +12,7 @@ import atexit
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -49,7 +50,9 @@ def packages() -> Path:
     """All installed packages but commbench."""
     from uninstalled import packages_without_commbench
 
-    return packages_without_commbench(Path(tempfile.mkdtemp(prefix="packages-")) / "packages")
+    place = Path(tempfile.mkdtemp(prefix="packages-"))
+    atexit.register(shutil.rmtree, place)
+    return packages_without_commbench(place / "packages")
 
 
 @cache

@@ -20,12 +20,7 @@ from commbench.config.compose import ConfigComposer
 from commbench.core.errors import ConfigError
 from commbench.core.extras import how_to_install, is_installed
 from commbench.core.protocols import Backend
-from commbench.core.terminal import (
-    Terminal,
-    first_line,
-    paragraphs,
-    printable,
-)
+from commbench.core.terminal import Terminal, first_line, paragraphs, printable
 from commbench.core.units import format_bytes, natural_key, plural
 from commbench.hardware import machine_facts, mpi_library, resource_limits
 from commbench.hardware.library_settings import problem_texts, settings_of
