@@ -29,7 +29,14 @@ from . import plots
 from .compare_text import ab_notes, ab_sentence, comparison_summary, comparison_table
 from .derived_tables import DerivedTable, derived_tables
 from .distributions import RawData, RowId
-from .features import added_sections, answers_of, curves_beside, doubts_on, sentences_on
+from .features import (
+    added_sections,
+    answers_of,
+    choices_of,
+    curves_beside,
+    doubts_on,
+    sentences_on,
+)
 from .numbers import headline_table, lines_by_window, number_sections
 from .quantities import MEDIAN, has_bandwidth, in_full, quoted, text_with_unit
 from .section import Figure, Section, no_figures
@@ -117,7 +124,8 @@ def _answers(summary: Summary) -> Iterator[Section]:
 
 
 def answers(summary: Summary) -> list[str]:
-    """Verdicts, doubts, what pairs say and what features know, then which backend is best."""
+    """Verdicts, doubts, what pairs say and what features know, then what to choose, and what such a
+    choice rests on."""
     return [
         *summary.unfinished,
         *(
@@ -127,7 +135,8 @@ def answers(summary: Summary) -> list[str]:
         *summary.doubts(doubts_on(summary)),
         *[*_on_matrices(summary)][:MOST_SENTENCES],
         *answers_of(summary),
-        *summary.choices(),
+        *choices_of(summary),
+        *summary.basis_of_choices(),
     ]
 
 
@@ -226,8 +235,6 @@ def _class_sentences(matrix: Matrix, head: str) -> Iterator[str]:
 def _choices(summary: Summary) -> Iterator[Section]:
     best = best_rows(summary.combined.best)
     yield Section("Best backend and layout for each size", tables=table(tuple(BEST_CELLS), best))
-    crossings = summary.combined.crossings
-    yield Section("Backend against backend", crossings, is_folded=True, is_on_terminal=False)
 
 
 def _derived(each: DerivedTable) -> Section:

@@ -234,10 +234,10 @@ class Summary:
         names = zip(self.matrices, rows, case_names(rows), strict=True)
         return {matrix: f"{row.backend} {name}" for matrix, row, name in names}
 
-    def choices(self) -> list[str]:
-        """Which backend is best from which size on, and what such a choice rests on."""
-        crossed = [f"{text}." for text in self.combined.crossings if " above " in text]
-        return [*crossed[:MOST_SENTENCES], *self._launches(), *self._without_choice()]
+    def basis_of_choices(self) -> Iterator[str]:
+        """What a choice between backends rests on."""
+        yield from self._launches()
+        yield from self._without_choice()
 
     def _launches(self) -> Iterator[str]:
         """Which differences between launches the intervals do not cover."""

@@ -173,7 +173,11 @@ def test_a_replay_is_refused_with_the_feature_that_it_needs(
 
 @pytest.mark.parametrize(
     ("feature", "function"),
-    [("streams", "soak_intervals"), ("launch_overhead", "launch_overhead")],
+    [
+        ("crossovers", "crossovers"),
+        ("launch_overhead", "launch_overhead"),
+        ("streams", "soak_intervals"),
+    ],
 )
 def test_a_function_of_a_feature_is_refused_with_its_name(
     feature: str, function: str, tmp_path: Path
