@@ -291,11 +291,7 @@ def _machine_names(hosts: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _details(summary: Summary, raw: RawData) -> Iterator[Section]:
-    folded = partial(Section, is_folded=True)
-    hidden = partial(folded, is_on_terminal=False)
-    for backend, seconds in sorted(raw.ramps.items()):
-        draw = partial(plots.ramps, backend, seconds)
-        yield hidden("From the first call to the steady rate", figures=draw)
+    hidden = partial(Section, is_folded=True, is_on_terminal=False)
     if raw.distributions:
         yield hidden(
             plural(len(raw.distributions), "distribution", "distributions"),

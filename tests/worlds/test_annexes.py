@@ -176,6 +176,7 @@ def test_a_replay_is_refused_with_the_feature_that_it_needs(
     [
         ("crossovers", "crossovers"),
         ("launch_overhead", "launch_overhead"),
+        ("ramps", "cold_start"),
         ("streams", "soak_intervals"),
     ],
 )
