@@ -10,7 +10,6 @@ from itertools import chain
 
 import numpy as np
 
-from commbench.analysis.ab_results import AbResult
 from commbench.analysis.best import BEST_CELLS, best_rows
 from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.combined_row import Combined
@@ -26,7 +25,6 @@ from commbench.results.flags import flag_named
 from commbench.results.row import Row
 
 from . import plots
-from .compare_text import ab_notes, ab_sentence, comparison_summary, comparison_table
 from .derived_tables import DerivedTable, derived_tables
 from .distributions import RawData, RowId
 from .features import (
@@ -73,7 +71,7 @@ def sections(summary: Summary, raw: RawData) -> list[Section]:
         added("verdict"),
         _answers(summary),
         added("answers"),
-        map(_comparison, summary.results.comparisons),
+        (each.section for each in summary.results.comparisons),
         added("comparisons"),
         _pairs(summary),
         _figures(summary),
@@ -128,10 +126,7 @@ def answers(summary: Summary) -> list[str]:
     choice rests on."""
     return [
         *summary.unfinished,
-        *(
-            f"{ab_sentence(result)} {comparison_summary(result.cases)}."
-            for result in summary.results.comparisons
-        ),
+        *(each.answer for each in summary.results.comparisons),
         *summary.doubts(doubts_on(summary)),
         *[*_on_matrices(summary)][:MOST_SENTENCES],
         *answers_of(summary),
@@ -146,15 +141,6 @@ def _on_matrices(summary: Summary) -> Iterator[str]:
         if both := symmetry_text(matrix):
             yield f"{name}: {both}."
         yield from sentences_on(matrix)
-
-
-def _comparison(result: AbResult) -> Section:
-    return Section(
-        f"Comparison {result.folder.name}",
-        [ab_sentence(result)],
-        [comparison_table(result.cases)],
-        notes=ab_notes(result),
-    )
 
 
 # ---------------------------------------------------------------- figures

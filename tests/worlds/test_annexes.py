@@ -132,6 +132,7 @@ def test_a_key_of_a_feature_is_refused_with_its_name(
 @pytest.mark.parametrize(
     ("feature", "words", "user"),
     [
+        ("ab", ["ab", "backend=gloo", "--vs", "seed=1"], "commbench ab"),
         ("doctor", ["doctor"], "commbench doctor"),
         ("export", ["export", "runs"], "commbench export"),
         ("other_tools", ["import", "a.log"], "commbench import"),
