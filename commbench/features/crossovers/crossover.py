@@ -12,7 +12,7 @@ import functools
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,6 @@ from commbench.analysis.best import (
     Best,
     Rival,
     comparable_families,
-    shared_values,
     shared_variables,
 )
 from commbench.analysis.case_names import telling
@@ -31,7 +30,7 @@ from commbench.core.texts import setting_texts
 from commbench.core.units import about_bytes, format_bytes
 from commbench.results.columns import grouped
 from commbench.results.load import rows_of_frame
-from commbench.results.row import Row
+from commbench.results.row import Row, plain_values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,6 +125,12 @@ def crossovers(cases: pd.DataFrame, variable: str = "backend") -> pd.DataFrame:
         for crossing in pair.crossings()
     ]
     return pd.DataFrame(rows, columns=[*shared, *Crossing._fields])
+
+
+def shared_values(shared: Row, names: Iterable[str]) -> list[Any]:
+    """The values of these variables as a data frame has them."""
+    values = plain_values(shared)
+    return [values[name] for name in names]
 
 
 def sentences(pairs: Sequence[Comparison], variable: str = "backend") -> list[str]:

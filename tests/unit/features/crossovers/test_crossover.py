@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from size_rows import OCTAVES, rows_of, size_rows
 
 import commbench
-from commbench.analysis.best import fastest_by_size
 from commbench.core.errors import ConfigError
 from commbench.features.crossovers.crossover import comparisons, crossovers, sentences
+from commbench.features.crossovers.fastest import fastest_by_size
 
 LINES = {"mpi": (1e-6, 1e-9), "gloo": (25e-6, 1e-10)}  # alpha in seconds, beta in seconds per byte
 FIXED = (
