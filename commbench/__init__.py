@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from commbench.analysis.cold_start import cold_start
     from commbench.analysis.compare import compare
-    from commbench.analysis.crossover import crossovers
     from commbench.analysis.pairs.findings import slow_pairs
     from commbench.cli.run import run_one as run
     from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
+    from commbench.features.crossovers.crossover import crossovers
     from commbench.features.launch_overhead.overheads import launch_overhead
+    from commbench.features.ramps.cold_start import cold_start
     from commbench.features.streams.stored import soak_intervals
     from commbench.results.load import load
 
@@ -34,9 +34,9 @@ _PLACES = {  # public name -> its module, where `run` has the name run_one
     "CommbenchError": "commbench.core.errors",
     "ConfigError": "commbench.core.errors",
     "WorldBroken": "commbench.core.errors",
-    "cold_start": "commbench.analysis.cold_start",
+    "cold_start": "commbench.features.ramps.cold_start",
     "compare": "commbench.analysis.compare",
-    "crossovers": "commbench.analysis.crossover",
+    "crossovers": "commbench.features.crossovers.crossover",
     "launch_overhead": "commbench.features.launch_overhead.overheads",
     "load": "commbench.results.load",
     "run": "commbench.cli.run",

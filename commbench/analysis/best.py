@@ -11,7 +11,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,8 +25,7 @@ from commbench.core.texts import (
 from commbench.core.units import format_factor, plural
 from commbench.core.variables import brought_along
 from commbench.results.columns import grouped
-from commbench.results.load import rows_of_frame
-from commbench.results.row import Row, plain_values
+from commbench.results.row import Row
 from commbench.stats.difference import Measured as Time
 from commbench.stats.difference import are_enough, differ
 from commbench.stats.interval import Interval
@@ -34,26 +33,10 @@ from commbench.stats.interval import Interval
 from .case_names import FAMILY_VARIABLES, OF_BACKEND, OF_LABEL, telling, unusual_texts
 from .families import Family, answerable, families, key
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 UNDECIDED = "not distinguishable"
 # chosen as a backend is, in the same run or another
 CHOSEN_SETTINGS = ("label", *(name for name in OF_LABEL if name not in OF_BACKEND))
 THIS_RUN = "in this run"
-BEST_COLUMNS = (  # of the table that fastest_by_size returns, by Best.numbers
-    "message_bytes",
-    "best",
-    "median_s",
-    "ci_low_s",
-    "ci_high_s",
-    "second",
-    "ratio",
-    "compared",
-    "alike",
-    "alike_s",
-    "launches",
-)
 
 
 class Rival(NamedTuple):
@@ -128,22 +111,6 @@ class Best:
         """Whether the launches are too few for more than what was fastest in this run."""
         return not are_enough(self.launches, self.launches, self.cases)
 
-    @property
-    def numbers(self) -> tuple[Any, ...]:
-        """By BEST_COLUMNS."""
-        return (
-            self.message_bytes,
-            self.best,
-            self.median.value,
-            *self.median.ends,
-            self.second,
-            self.ratio,
-            len(self.rivals),
-            self.alike,
-            tuple(rival.time.median_s for rival in self.undistinguished),
-            self.launches,
-        )
-
 
 class ComparableFamilies(NamedTuple):
     """Families that differ only in what is compared, by name: gloo, or gloo (python) where what a
@@ -151,27 +118,6 @@ class ComparableFamilies(NamedTuple):
 
     shared: Row
     families: tuple[tuple[str, Family], ...]
-
-
-def fastest_by_size(cases: pd.DataFrame, *variables: str) -> pd.DataFrame:
-    """The fastest value of a variable (or of several together; default: backend) at each size that
-    at least two have.
-
-    One row per size: what they share, message_bytes, best (its name, or "not distinguishable" where
-    its interval does not differ from another's), median_s with its interval, second, ratio (the
-    second median / the best), compared (how many), alike (names that do not differ from the best,
-    itself included), alike_s (their medians), launches (the fewest of those compared; below 5, of
-    several sizes more, the best is that of this run). Raises CommbenchError like crossovers.
-    """
-    import pandas as pd
-
-    variables = variables or ("backend",)
-    shared = shared_variables(*variables)
-    rows = [
-        (*shared_values(best.shared, shared), *best.numbers)
-        for best in best_of_each_size(rows_of_frame(cases), *variables)
-    ]
-    return pd.DataFrame(rows, columns=[*shared, *BEST_COLUMNS])
 
 
 def best_of_each_size(
@@ -254,12 +200,6 @@ def shared_variables(*variables: str) -> list[str]:
         *(companion for name in variables for companion in brought_along(name)),
     }
     return [name for name in FAMILY_VARIABLES if name not in without]
-
-
-def shared_values(shared: Row, names: Iterable[str]) -> list[Any]:
-    """The values of these variables as a data frame has them."""
-    values = plain_values(shared)
-    return [values[name] for name in names]
 
 
 # ---------------------------------------------------------------- as text

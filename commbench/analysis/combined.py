@@ -1,5 +1,5 @@
 """The cases of all runs combined, one row each, and what follows from them: names, lines over size,
-the best, crossovers."""
+the best."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from commbench.core.variables import MAPS
 from commbench.results.columns import grouped
 from commbench.results.row import Measured, Row
 
-from .best import CHOSEN_SETTINGS, UNDECIDED, Best, best_backends_and_layouts
+from .best import CHOSEN_SETTINGS, Best, best_backends_and_layouts
 from .case_names import FAMILY_VARIABLES, SharedItems, label_notes, telling
 from .combined_row import Combined
-from .crossover import sentences
 from .families import answerable, families
 
 MOST_CASES = 20_000  # distinct cases that are compared; the others are only counted
@@ -101,13 +100,6 @@ class CombinedCases:
     def best(self) -> list[Best]:
         """The best backend, layout and setting at each size that at least two have."""
         return best_backends_and_layouts(self.rows, self.settings)
-
-    @functools.cached_property
-    def crossings(self) -> list[str]:
-        """One sentence per two backends that were measured at the same sizes, crossovers first."""
-        by_benchmark = grouped(self.rows, lambda row: row.benchmark)
-        texts = [text for _, rows in sorted(by_benchmark.items()) for text in sentences(rows)]
-        return sorted(texts, key=lambda text: (" above " not in text, UNDECIDED in text))
 
 
 def combine_runs(rows: Iterable[Row], settings: Sequence[str] = CHOSEN_SETTINGS) -> CombinedCases:

@@ -11,6 +11,7 @@ from typing import Any
 from commbench.config.compose import ConfigComposer, resolved
 from commbench.config.keys import GROUPS, TIMERS
 from commbench.config.targets import construct
+from commbench.core.annexes import parts
 from commbench.core.errors import ConfigError
 from commbench.core.protocols import Backend
 from commbench.core.terminal import TableColumn, Terminal, table_text
@@ -34,8 +35,9 @@ FORM_NAMES = {
 def keys_text(config_dir: str | None = None) -> str:
     """`commbench --keys`: the configuration file without Hydra's own keys, the values of every
     group, and the keys of their files."""
-    folder = files("commbench.conf")
-    own = (folder / "config.yaml").read_text().partition("\nhydra:")[0].rstrip().splitlines()
+    conf = files("commbench.conf")
+    folders = (conf, *map(files, parts()))
+    own = (conf / "config.yaml").read_text().partition("\nhydra:")[0].rstrip().splitlines()
     lines = [line for line in own if not line.startswith(HYDRA_LINES)]
     with ConfigComposer(config_dir) as composer:
         options = {group: composer.options(group) for group in (*GROUPS, "experiment")}
@@ -49,9 +51,10 @@ def keys_text(config_dir: str | None = None) -> str:
     ]
     for group in KEYED_GROUPS:
         for name in options[group]:
-            file = folder / group / f"{name}.yaml"
+            paths = (folder / group / f"{name}.yaml" for folder in folders)
+            file = next((path for path in paths if path.is_file()), None)
             # else it is in --config-dir
-            text = file.read_text().splitlines() if file.is_file() else []
+            text = file.read_text().splitlines() if file is not None else []
             keys = [
                 line
                 for line in text

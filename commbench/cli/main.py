@@ -83,7 +83,7 @@ COMMANDS = {  # command with its own options -> module, function
     "reference": ("commbench.features.documents.command", "reference"),
     "replay": ("commbench_replay.command", "replay"),
     "resume": ("commbench.cli.run", "resume"),
-    "ab": ("commbench.cli.ab", "ab"),
+    "ab": ("commbench.features.ab.command", "ab"),
     "locate": ("commbench.cluster.search.command", "locate"),
     "accept": ("commbench.cluster.gate.command", "accept"),
     "baseline": ("commbench.cluster.baseline.command", "baseline"),

@@ -51,6 +51,7 @@ from commbench.runtime.output import BUSY
 from commbench.runtime.printing import print_safely
 from commbench.runtime.rank_server import rest_rank_server, stop_rank_server
 from commbench.runtime.recovery import FINISHED, Resume, count_suspect
+from commbench.runtime.signals import SIGNAL_STATUS
 from commbench.runtime.world_end import end_interrupted, has_launches_left
 
 from . import annexes
@@ -109,6 +110,19 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
             return status
     # it has a composer of its own
     return staged.run_new(overrides, jobs, {**folder, **sweep})
+
+
+def run_launch(overrides: Sequence[str], config_dir: str | None) -> int:
+    """Run one of several launches; returns its exit status. A broken world loses only its launch,
+    an interruption ends all."""
+    try:
+        status = run(overrides, config_dir=config_dir)
+    except CommbenchError as error:
+        print_error(str(error))
+        return error.exit_status
+    if status > SIGNAL_STATUS:
+        raise SystemExit(status)
+    return status
 
 
 def _shared_cores(jobs: Sequence[Job]) -> dict[str, str]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from commbench.analysis.ab_results import AbResult
 from commbench.analysis.compare import Rules
 from commbench.analysis.compared_case import ComparedCase, Judged
 from commbench.analysis.sides import ComparedVariable, variable_text
@@ -358,21 +357,3 @@ def _factor_text(value: float) -> str:
     if value < 0.1:
         return f"{value:.2g}"
     return f"{value:.3f}" if value < 10 else format_factor(value).removesuffix(" x")
-
-
-# ---------------------------------------------------------------- folders of commbench ab
-
-
-def ab_sentence(result: AbResult) -> str:
-    """What was compared."""
-    instead = f" instead of {' '.join(result.replaced)}" if result.replaced else ""
-    launches = plural(max(case.launches[1] for case in result.cases), "launch", "launches")
-    return (
-        f"{result.folder.name}: NEW is BASE with {' '.join(result.added)}{instead}; {launches} of"
-        " each side in turn."
-    )
-
-
-def ab_notes(result: AbResult) -> list[str]:
-    """How to read the table, and what is not in it."""
-    return [*caption(result.cases, result.rules), *unjoined(result.cases)]

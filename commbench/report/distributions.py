@@ -1,4 +1,4 @@
-"""What the page draws from raw tables: distributions of repetitions, ramps after the first call."""
+"""What the page draws from raw tables: distributions of repetitions."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from commbench.analysis.cold_start import cold_start, counted_times
 from commbench.core.errors import CommbenchError
-from commbench.core.terminal import first_line
 from commbench.results.columns import grouped
-from commbench.results.load import run_tables
+from commbench.results.load import counted_times, run_tables
 from commbench.results.row import Row
 from commbench.stats.series import Series
 
@@ -30,20 +28,17 @@ RowId = tuple[str, str]  # run_id and case_id
 class RawData:
     """What was read: nothing for a terminal, which has no figures.
 
-    `distributions`: case_id and label -> its launches; `ramps`: backend -> seconds to 95 % of the
-    steady rate per case; `notes`: what was left out.
+    `distributions`: case_id and label -> its launches; `notes`: what was left out.
     """
 
     distributions: Mapping[tuple[str, str], Launches] = field(default_factory=dict)
-    ramps: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
 
 def read_raw_data(results: Results) -> RawData:
     """Raw tables of the newest runs that cover the cases; every limit that was met is in the
     notes."""
-    ok = [row for row in results.rows if row.status == "ok"]
-    chosen, left = _chosen_runs(results, ok)
+    chosen, left = chosen_runs(results)
     drawn = f"distributions are drawn for {MOST_DISTRIBUTIONS} of {MOST_DISTRIBUTIONS + left} cases"
     notes = [f"{drawn}, those of the newest runs"] if left else []
     distributions: dict[tuple[str, str], Launches] = {}
@@ -55,15 +50,7 @@ def read_raw_data(results: Results) -> RawData:
                 distributions.setdefault((case_id, label), []).append((run_id, times))
         except (CommbenchError, ValueError) as error:  # also pandas' of a repetition twice
             notes.append(f"{folder}: samples left out: {error}")
-    ramps: dict[str, tuple[float, ...]] = {}
-    try:
-        if chosen:
-            cold = cold_start(*(results.folders[run_id] for run_id in chosen))
-            by_backend = cold[cold["ramp_s"] > 0].groupby("backend")["ramp_s"]
-            ramps = {str(backend): tuple(seconds.tolist()) for backend, seconds in by_backend}
-    except (CommbenchError, KeyError, ValueError) as error:
-        notes.append(f"ramps left out: {first_line(error)}")
-    return RawData(distributions, ramps, notes)
+    return RawData(distributions, notes)
 
 
 def times_by_case(folder: Path, rows: Sequence[Row]) -> dict[str, Series]:
@@ -89,7 +76,7 @@ def times_by_case(folder: Path, rows: Sequence[Row]) -> dict[str, Series]:
     return times
 
 
-def _chosen_runs(results: Results, ok: Sequence[Row]) -> tuple[dict[str, list[Row]], int]:
+def chosen_runs(results: Results) -> tuple[dict[str, list[Row]], int]:
     """The runs to read with their cases, of each case the newest MOST_DRAWN_LAUNCHES; how many
     cases are left out."""
     files = {run_id: folder / "samples.parquet" for run_id, folder in results.folders.items()}
@@ -98,7 +85,11 @@ def _chosen_runs(results: Results, ok: Sequence[Row]) -> tuple[dict[str, list[Ro
         for run_id, file in files.items()
         if file.is_file() and file.stat().st_size <= LARGEST_FILE
     }
-    newest_first = [row for row in ok[::-1] if row.run_id in readable and row.timing != "soak"]
+    newest_first = [
+        row
+        for row in results.rows[::-1]
+        if row.status == "ok" and row.run_id in readable and row.timing != "soak"
+    ]
     launches = grouped(newest_first, lambda row: row.case_id)
     kept = {id(row) for own in launches.values() for row in own[:MOST_DRAWN_LAUNCHES]}
     wanted = [row for row in newest_first if id(row) in kept]

@@ -64,6 +64,7 @@ class Feature:
 
     sections: to a report, by place.
     answers: sentences on the cases; on_matrix: on those of a matrix of pairs.
+    choices: sentences on what to choose, which come last.
     doubts: sentences on what to check before the numbers are used.
     curves: to the figures with these rows, over size or over time.
     checks: to what is known of results without a baseline.
@@ -74,6 +75,7 @@ class Feature:
     sections: Mapping[Place, SectionsOf] = field(default_factory=dict)
     answers: Callable[[Summary], Iterable[str]] = lambda summary: ()
     on_matrix: Callable[[Matrix], Iterable[str]] = lambda matrix: ()
+    choices: Callable[[Summary], Iterable[str]] = lambda summary: ()
     doubts: Callable[[Summary], Iterable[str]] = lambda summary: ()
     curves: Callable[[Summary, Sequence[Row]], Iterable[KnownCurve]] = lambda summary, rows: ()
     checks: Callable[[Summary], Checks] = lambda summary: Checks()
@@ -108,6 +110,10 @@ def checks_of(summary: Summary) -> Checks:
 
 def answers_of(summary: Summary) -> list[str]:
     return [*chain.from_iterable(feature.answers(summary) for feature in features())]
+
+
+def choices_of(summary: Summary) -> list[str]:
+    return [*chain.from_iterable(feature.choices(summary) for feature in features())]
 
 
 def sentences_on(matrix: Matrix) -> list[str]:

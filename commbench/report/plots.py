@@ -75,7 +75,6 @@ LETTERS_PER_INCH = 14.0  # of a legend, with room for its lines
 KNOWN_MARKERS = "os^D"  # of published curves
 TIME = "time of one operation"
 SHARES = np.linspace(0, 1, 61).tolist()  # of the repetitions, whose quantiles are drawn
-RAMP_BINS = 24
 LARGEST_WITH_NUMBERS = 16  # ranks; a larger matrix has colours only
 UNKNOWN = Interval(math.nan)
 FULL_SCALE = 2.0  # the ratio to the fastest of its class that has the darkest colour
@@ -365,16 +364,4 @@ def distribution(title: str, launches: Launches) -> list[Figure]:
         log_axis(axes.xaxis, every, seconds_text, TIME)
         axes.set_ylim(0.0, 1.0)
         axes.set_ylabel("share of repetitions")
-    return made
-
-
-def ramps(backend: str, seconds: Sequence[float]) -> list[Figure]:
-    """A histogram of the time from the first call to 95 % of the steady rate."""
-    with drawn(f"{backend}: from the first call to 95 % of the steady rate") as (axes, made):
-        ends = log_axis(axes.xaxis, seconds, seconds_text, "time")
-        counts, _, _ = axes.hist(
-            seconds, bins=np.geomspace(*ends, RAMP_BINS).tolist(), color=PALETTE[2]
-        )
-        most = float(np.max(counts))
-        linear_axis(axes.yaxis, most, lambda count: f"{count:g}", "cases", whole=True)
     return made

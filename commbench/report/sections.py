@@ -10,7 +10,6 @@ from itertools import chain
 
 import numpy as np
 
-from commbench.analysis.ab_results import AbResult
 from commbench.analysis.best import BEST_CELLS, best_rows
 from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.combined_row import Combined
@@ -26,10 +25,16 @@ from commbench.results.flags import flag_named
 from commbench.results.row import Row
 
 from . import plots
-from .compare_text import ab_notes, ab_sentence, comparison_summary, comparison_table
 from .derived_tables import DerivedTable, derived_tables
 from .distributions import RawData, RowId
-from .features import added_sections, answers_of, curves_beside, doubts_on, sentences_on
+from .features import (
+    added_sections,
+    answers_of,
+    choices_of,
+    curves_beside,
+    doubts_on,
+    sentences_on,
+)
 from .numbers import headline_table, lines_by_window, number_sections
 from .quantities import MEDIAN, has_bandwidth, in_full, quoted, text_with_unit
 from .section import Figure, Section, no_figures
@@ -66,7 +71,7 @@ def sections(summary: Summary, raw: RawData) -> list[Section]:
         added("verdict"),
         _answers(summary),
         added("answers"),
-        map(_comparison, summary.results.comparisons),
+        (each.section for each in summary.results.comparisons),
         added("comparisons"),
         _pairs(summary),
         _figures(summary),
@@ -117,17 +122,16 @@ def _answers(summary: Summary) -> Iterator[Section]:
 
 
 def answers(summary: Summary) -> list[str]:
-    """Verdicts, doubts, what pairs say and what features know, then which backend is best."""
+    """Verdicts, doubts, what pairs say and what features know, then what to choose, and what such a
+    choice rests on."""
     return [
         *summary.unfinished,
-        *(
-            f"{ab_sentence(result)} {comparison_summary(result.cases)}."
-            for result in summary.results.comparisons
-        ),
+        *(each.answer for each in summary.results.comparisons),
         *summary.doubts(doubts_on(summary)),
         *[*_on_matrices(summary)][:MOST_SENTENCES],
         *answers_of(summary),
-        *summary.choices(),
+        *choices_of(summary),
+        *summary.basis_of_choices(),
     ]
 
 
@@ -137,15 +141,6 @@ def _on_matrices(summary: Summary) -> Iterator[str]:
         if both := symmetry_text(matrix):
             yield f"{name}: {both}."
         yield from sentences_on(matrix)
-
-
-def _comparison(result: AbResult) -> Section:
-    return Section(
-        f"Comparison {result.folder.name}",
-        [ab_sentence(result)],
-        [comparison_table(result.cases)],
-        notes=ab_notes(result),
-    )
 
 
 # ---------------------------------------------------------------- figures
@@ -226,8 +221,6 @@ def _class_sentences(matrix: Matrix, head: str) -> Iterator[str]:
 def _choices(summary: Summary) -> Iterator[Section]:
     best = best_rows(summary.combined.best)
     yield Section("Best backend and layout for each size", tables=table(tuple(BEST_CELLS), best))
-    crossings = summary.combined.crossings
-    yield Section("Backend against backend", crossings, is_folded=True, is_on_terminal=False)
 
 
 def _derived(each: DerivedTable) -> Section:
@@ -284,11 +277,7 @@ def _machine_names(hosts: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _details(summary: Summary, raw: RawData) -> Iterator[Section]:
-    folded = partial(Section, is_folded=True)
-    hidden = partial(folded, is_on_terminal=False)
-    for backend, seconds in sorted(raw.ramps.items()):
-        draw = partial(plots.ramps, backend, seconds)
-        yield hidden("From the first call to the steady rate", figures=draw)
+    hidden = partial(Section, is_folded=True, is_on_terminal=False)
     if raw.distributions:
         yield hidden(
             plural(len(raw.distributions), "distribution", "distributions"),

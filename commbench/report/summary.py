@@ -1,4 +1,6 @@
-"""The answers of a report in plain sentences, and what they are derived from."""
+"""The answers of a report in plain sentences, and what they are derived from. A folder of
+`features` that finds comparisons beside runs has a module `comparisons` with a function
+`comparisons`; no other code knows it by name."""
 
 from __future__ import annotations
 
@@ -12,7 +14,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from commbench.analysis.ab_results import AbResult, read_ab_results
 from commbench.analysis.best import CHOSEN_SETTINGS
 from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.combined import CombinedCases, combine_runs
@@ -22,6 +23,7 @@ from commbench.analysis.headline import unfinished_sentences
 from commbench.analysis.machines import Machine, machines_of, rank_differences, run_groups
 from commbench.analysis.pairs.findings import findings, told_once
 from commbench.analysis.pairs.judgement import JudgedMatrix, judged_matrices
+from commbench.core.annexes import part_modules
 from commbench.core.errors import ConfigError
 from commbench.core.units import plural
 from commbench.core.variables import MAPS, NAMES
@@ -34,6 +36,7 @@ from commbench.results.table_files import NEEDED
 
 from .derived_tables import derived_columns
 from .run_texts import missing_texts
+from .section import Section
 
 OF_SAMPLES = ("headline", "operations_per_sample", "block_k")  # what their times are of
 REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
@@ -77,25 +80,32 @@ LOST_HEADS = ("status", "cases", "reason", "which")
 GROUP_HEADS = ("backend", "library", "layouts", "world", "CUDA IPC", "timing", "runs", "labels")
 
 
+class Comparison(NamedTuple):
+    """What the runs below the folder were measured for, as a sentence and as a section."""
+
+    folder: Path
+    answer: str
+    section: Section
+
+
 @dataclass(frozen=True)
 class Results:
     """`rows` have REPORT_COLUMNS, and are the newer of two attempts at a case; `problems` says what
     was left out, and why.
 
-    `records`: the run.json of each run; `folders`: run_id -> folder, where raw tables can be read;
-    `comparisons`: of the folders of `commbench ab`.
+    `records`: the run.json of each run; `folders`: run_id -> folder, where raw tables can be read.
     """
 
     rows: Sequence[Row]
     records: tuple[Mapping[str, Any], ...]
     folders: Mapping[str, Path]
     problems: tuple[str, ...]
-    comparisons: tuple[AbResult, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
 
     @property
     def are_all_compared(self) -> bool:
         """Whether each run is a launch of a comparison."""
-        sides = [result.folder.resolve() for result in self.comparisons]
+        sides = [each.folder.resolve() for each in self.comparisons]
         runs = [folder.resolve() for folder in self.folders.values()]
         return bool(sides) and all(any(map(run.is_relative_to, sides)) for run in runs)
 
@@ -127,7 +137,9 @@ def read_results(paths: Sequence[Paths], benchmark: str | None = None) -> Result
         for source in sources
         if source.path.is_dir()
     }
-    comparisons, left_out = read_ab_results(paths, benchmark)
+    found = [module.comparisons(paths, benchmark) for module in part_modules("comparisons")]
+    comparisons = itertools.chain.from_iterable(each for each, _ in found)
+    left_out = itertools.chain.from_iterable(reasons for _, reasons in found)
     return Results(rows, records, folders, (*problems, *left_out), tuple(comparisons))
 
 
@@ -234,10 +246,10 @@ class Summary:
         names = zip(self.matrices, rows, case_names(rows), strict=True)
         return {matrix: f"{row.backend} {name}" for matrix, row, name in names}
 
-    def choices(self) -> list[str]:
-        """Which backend is best from which size on, and what such a choice rests on."""
-        crossed = [f"{text}." for text in self.combined.crossings if " above " in text]
-        return [*crossed[:MOST_SENTENCES], *self._launches(), *self._without_choice()]
+    def basis_of_choices(self) -> Iterator[str]:
+        """What a choice between backends rests on."""
+        yield from self._launches()
+        yield from self._without_choice()
 
     def _launches(self) -> Iterator[str]:
         """Which differences between launches the intervals do not cover."""

@@ -69,8 +69,8 @@ SAMPLES = _columns(
     """
     run_id     | text    |    | folder of the run
     case_id    | text    |    | hash of the independent variables
-    phase      | text    |    | connect, warmup, measure; late: a rank began after the agreed
-                                instant; check: untimed
+    phase      | text    |    | connect, warmup, measure; check: untimed; late: of sync=clock, which
+                                is gone, a rank began after the agreed instant
     block      | integer |    | number of the block: repetitions between two decisions
     repetition | integer |    | number of the repetition within the phase
     rank       | integer |    | rank of the layout

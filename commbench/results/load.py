@@ -37,10 +37,11 @@ from .table_files import Columns, Damaged, json_table, read_table, schema_of, ta
 if TYPE_CHECKING:
     import pandas as pd
 
+CASE_KEY = ["run_id", "case_id"]
 ROW_KEYS = {  # columns that identify a row: the same row may be in a part and in the merged file
-    "cases": ["run_id", "case_id"],
-    "samples": ["run_id", "case_id", "phase", "block", "repetition", "rank"],
-    "counters": ["run_id", "case_id", "rank", "t_ns", "name"],
+    "cases": CASE_KEY,
+    "samples": [*CASE_KEY, "phase", "block", "repetition", "rank"],
+    "counters": [*CASE_KEY, "rank", "t_ns", "name"],
 }
 # block_k samples share two stamps later on only
 SINGLE_PHASES: tuple[Phase, ...] = ("connect", "warmup")
@@ -94,14 +95,14 @@ def load(*paths: Paths, table: str = "cases", skip_damaged: bool = False) -> pd.
 
 def _operation_s(samples: pd.DataFrame, paths: Sequence[Paths]) -> pd.Series[float]:
     """The seconds of one operation in each sample, by the cases of its run."""
-    columns = (*ROW_KEYS["cases"], "operations_per_sample", "block_k")
+    columns = (*CASE_KEY, "operations_per_sample", "block_k")
     runs = dict[Path, None]()
     for source in find_sources(paths, left_out=ignore):
         # a file lies in the folder of its run, or in the folder `parts` there
         runs |= dict.fromkeys(source.parents[:2] if source.is_file() else [source])
     tables = [part for run in runs for part in run_tables(run, "cases", columns, damaged=ignore)]
-    rows = samples[[*ROW_KEYS["cases"], "phase", "elapsed_ns"]].merge(
-        frame_of(tables), how="left", on=ROW_KEYS["cases"]
+    rows = samples[[*CASE_KEY, "phase", "elapsed_ns"]].merge(
+        frame_of(tables), how="left", on=CASE_KEY
     )
     is_single = rows["phase"].isin(SINGLE_PHASES)
     is_timed = is_single | rows["phase"].isin(("measure", "late"))
@@ -409,6 +410,14 @@ def counting_ranks(case: Row, ranks: NDArray[np.int64]) -> NDArray[np.bool_]:
     end = 1 if case.headline == "receiver" else 0
     of_pair = np.isin(ranks, [int(pair.split("-")[end]) for pair in (case.pair or "").split()])
     return of_pair | (case.headline == "max_over_ranks" or not of_pair.any())
+
+
+def counted_times(
+    case: Row, elapsed_s: NDArray[np.float64], ranks: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Seconds of each sample [n] by the clocks that count; `elapsed_s` [n, ranks]."""
+    seconds: NDArray[np.float64] = np.fmax.reduce(elapsed_s[:, counting_ranks(case, ranks)], axis=1)
+    return seconds
 
 
 def in_table_order(cases: pd.DataFrame) -> pd.DataFrame:

@@ -132,6 +132,7 @@ def test_a_key_of_a_feature_is_refused_with_its_name(
 @pytest.mark.parametrize(
     ("feature", "words", "user"),
     [
+        ("ab", ["ab", "backend=gloo", "--vs", "seed=1"], "commbench ab"),
         ("doctor", ["doctor"], "commbench doctor"),
         ("export", ["export", "runs"], "commbench export"),
         ("other_tools", ["import", "a.log"], "commbench import"),
@@ -173,7 +174,12 @@ def test_a_replay_is_refused_with_the_feature_that_it_needs(
 
 @pytest.mark.parametrize(
     ("feature", "function"),
-    [("streams", "soak_intervals"), ("launch_overhead", "launch_overhead")],
+    [
+        ("crossovers", "crossovers"),
+        ("launch_overhead", "launch_overhead"),
+        ("ramps", "cold_start"),
+        ("streams", "soak_intervals"),
+    ],
 )
 def test_a_function_of_a_feature_is_refused_with_its_name(
     feature: str, function: str, tmp_path: Path

@@ -21,8 +21,8 @@ from environments import LIBRARIES, Library, environment, newest_releases, relea
 from pages import rewrite
 from verdicts import chapter, nothing_to_compare, slower
 
-from commbench.analysis.ab_results import read_ab_results
 from commbench.analysis.compared_case import ComparedCase
+from commbench.features.ab.ab_results import read_ab_results
 
 REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 OTHERS = (

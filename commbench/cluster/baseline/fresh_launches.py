@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from commbench.cli.ab import run_launch
 from commbench.cli.plans import planned_here
+from commbench.cli.run import run_launch
 from commbench.cluster.baseline.healthy_launches import HealthyLaunch
 from commbench.cluster.baseline.store import day_of, launches_of
 from commbench.cluster.baseline.suite_key import suite_key

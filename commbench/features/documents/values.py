@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from commbench.analysis.case_names import telling
-from commbench.analysis.cold_start import CASE_KEY
 from commbench.analysis.families import key
 from commbench.core.annexes import FEATURES, annex
 from commbench.core.texts import name_of
 from commbench.report.plots import OVER_TIME
 from commbench.results.columns import grouped
+from commbench.results.load import CASE_KEY
 from commbench.results.row import Measured, Row
 from commbench.stats.interval import Interval
 
@@ -158,7 +158,7 @@ def _over_time(
     known = intervals[intervals[OVER_TIME].notna()]
     soaks = [
         soak.sort_values("at_s")
-        for ids, soak in known.groupby(list(CASE_KEY), sort=False)
+        for ids, soak in known.groupby(CASE_KEY, sort=False)
         if tuple(map(str, ids)) in cases
     ]
     for point in reference.points:

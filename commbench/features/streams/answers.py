@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from commbench.analysis.case_names import case_names, without_shared
-from commbench.analysis.cold_start import CASE_KEY
 from commbench.analysis.combined_row import Combined
 from commbench.analysis.pairs.matrix import Matrix
 from commbench.core.units import format_number, format_seconds
 from commbench.report.quantities import has_bandwidth, is_stream_soak
 from commbench.report.summary import MOST_SENTENCES, Summary
 from commbench.results.intervals import interval_of
+from commbench.results.load import CASE_KEY
 
 from .derived import read_intervals, soaks_of
 from .rates import bit_unit, slow_start_text, stream_sentences
@@ -50,7 +50,7 @@ def _stability(summary: Summary) -> Iterator[str]:
 def stabilities(intervals: pd.DataFrame) -> dict[tuple[str, str], Stability]:
     """CASE_KEY of each soak that has enough of these intervals -> how stable it was."""
     found = {}
-    for (run_id, case_id), soak in intervals.groupby(list(CASE_KEY), sort=False):
+    for (run_id, case_id), soak in intervals.groupby(CASE_KEY, sort=False):
         columns = (soak[name].to_numpy() for name in ("at_s", "repetitions", "busy_s"))
         stability = stability_of(*columns)
         if stability is not None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commbench.analysis.cold_start import CASE_KEY
 from commbench.core.errors import CommbenchError
 from commbench.report.features import curves_beside
 from commbench.report.plots import OVER_TIME
@@ -17,7 +16,7 @@ from commbench.report.quantities import is_stream_soak
 from commbench.report.section import Figure, Section
 from commbench.report.sections import row_titles
 from commbench.report.summary import Summary
-from commbench.results.load import frame_of, run_tables
+from commbench.results.load import CASE_KEY, frame_of, run_tables
 from commbench.results.row import Row
 
 from .derived import full_speed_s, read_intervals, soaks_of
@@ -39,7 +38,7 @@ def over_time(summary: Summary) -> Iterator[Section]:
     others = len(soaks) - MOST_SOAKS
     note = f"time lines are drawn for {MOST_SOAKS} soaks; {others} more have none"
     intervals = read_intervals(summary)
-    known = () if intervals is None else intervals.groupby(list(CASE_KEY)).groups
+    known = () if intervals is None else intervals.groupby(CASE_KEY).groups
     shown = [row for row in soaks[:MOST_SOAKS] if (row.run_id, row.case_id) in known]
     if shown:
         yield Section(

@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commbench.analysis.cold_start import CASE_KEY
 from commbench.analysis.families import AnyRow
 from commbench.core.errors import CommbenchError
-from commbench.results.load import Paths, read_case_rows, read_rows
+from commbench.results.load import CASE_KEY, Paths, read_case_rows, read_rows
 from commbench.results.row import Row
 from commbench.results.run_folder import mapping_or_empty
 
@@ -61,8 +60,8 @@ def intervals_of_soaks(rows: Iterable[Row], counters: pd.DataFrame) -> pd.DataFr
     names = [*CASE_KEY, *SOAK_CASE, "operations_per_sample"]
     cases = pd.DataFrame([[getattr(row, name) for name in names] for row in rows], columns=names)
     wide = intervals_of(counters).reindex(columns=[*CASE_KEY, "t_ns", "repetitions", "busy_s"])
-    soaks = wide.merge(cases, on=list(CASE_KEY))
-    soaks["at_s"] = (soaks["t_ns"] - soaks.groupby(list(CASE_KEY))["t_ns"].transform("min")) * 1e-9
+    soaks = wide.merge(cases, on=CASE_KEY)
+    soaks["at_s"] = (soaks["t_ns"] - soaks.groupby(CASE_KEY)["t_ns"].transform("min")) * 1e-9
     bytes_each = soaks["operations_per_sample"] * soaks["message_bytes"]
     soaks["rate_gb_per_s"] = (soaks["repetitions"] * bytes_each / soaks["busy_s"] * 1e-9).astype(
         "float64"

@@ -14,7 +14,6 @@ from host_pools import HostPool, HostPools, use_host_pool
 from host_process_group import HostProcessGroupNccl
 
 from commbench.backends.nccl_library import NcclLog
-from commbench.backends.torch.cuda_copy import CopyCommunicator, CudaCopy
 from commbench.backends.torch.distributed import CudaCommunicator, start_group
 from commbench.backends.torch.gloo import Gloo
 from commbench.backends.torch.nccl import Nccl, NcclCommunicator, NcclLowering
@@ -25,6 +24,7 @@ from commbench.core.protocols import Buffer, Control
 from commbench.core.variables import Device
 from commbench.engines.device import HOST_BOUND
 from commbench.engines.lowered import Call, Rotating, now_ns
+from commbench.features.cuda_copy.backend import CopyCommunicator, CudaCopy
 
 
 class HostEvent:

@@ -23,13 +23,13 @@ from commbench.backends.torch.cuda import (
     gpu_ordinal,
     view_tensors,
 )
-from commbench.backends.torch.cuda_copy import CudaCopy
 from commbench.backends.torch.nccl import Nccl
 from commbench.core.case import World
 from commbench.core.errors import Unsupported
 from commbench.core.payload import DTYPES, dtype, message
 from commbench.core.program import BufferSpec, View
 from commbench.engines.device import HOST_BOUND
+from commbench.features.cuda_copy.backend import CudaCopy
 from commbench.hardware import machine_facts
 
 CPU = torch.device("cpu")

@@ -84,6 +84,9 @@ def test_help_tells_the_commands_and_the_keys(called: Callable[..., tuple[int, s
     ):
         assert line in keys
     assert "# backend=mpi: backend.KEY=VALUE" in keys
+    (soak,) = (CONF.parent / "commbench/features").glob("*/timing/soak.yaml")
+    own = [line for line in soak.read_text().splitlines() if line.startswith("duration_s")]
+    assert "\n".join(["# timing=soak: timing.KEY=VALUE", *own]) in keys, "of a feature"
     assert called("help") == (0, help_text, "")
     assert called("--version") == (0, f"commbench {version('commbench')}\n", "")
 

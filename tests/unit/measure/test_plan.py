@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from two_steps import GATHER, REDUCE, Steps
 
 from commbench.backends.buffers.memory import PART_BYTES, buffer_bytes, slot_bytes
-from commbench.backends.torch.cuda_copy import CudaCopy
 from commbench.benchmarks.all_reduce import AllReduce
 from commbench.config.settings import Settings
 from commbench.core.case import Planned, World
@@ -23,6 +22,7 @@ from commbench.core.payload import DTYPES
 from commbench.core.program import AllReduce as AllReduceStep
 from commbench.core.program import Barrier, BufferSpec, Program, Send, Step, View
 from commbench.core.units import about_bytes
+from commbench.features.cuda_copy.backend import CudaCopy
 from commbench.measure.plan import (
     CONTROL_BYTES,
     LEAST_WINDOW,

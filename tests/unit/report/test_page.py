@@ -18,7 +18,7 @@ import commbench
 from commbench.cli.report import report as command
 from commbench.report import distributions
 from commbench.report.page import environment
-from commbench.report.section import clean
+from commbench.report.section import Section, clean
 
 EVIL = '<script>alert("x")</script>\' onload=alert(1) &amp; \x00'
 TOPOLOGY = HARDWARE_TEXTS / "topo_dgx_a100.txt"
@@ -111,6 +111,13 @@ def test_a_soak_alone_is_a_result(page: Path, capsys: pytest.CaptureFixture[str]
     text = " ".join(capsys.readouterr().out.split())
     assert "Soak of p2p_latency 1x2 0-1 8 B, simulated virtual: median " in text
     assert "Nothing was measured" not in text and "no choice" not in text
+
+
+def test_a_folded_section_is_left_out_where_its_figures_turn_out_to_be_none() -> None:
+    empty = Section("Ramps", figures=list, is_folded=True)
+    full = Section("Costs", ["it costs 1 us"], is_folded=True)
+    text = environment().get_template("page.html.j2").render(about=[], sections=[empty, full])
+    assert re.findall("<summary>(.*)</summary>", text) == ["Costs"]
 
 
 @given(st.text())

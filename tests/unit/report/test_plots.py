@@ -57,7 +57,6 @@ FIGURES: dict[str, Callable[[str], Sequence[Figure]]] = {
     ),
     "pair_matrix": pairs,
     "distribution": lambda name: plots.distribution(name, [("r", np.array([1e-6, 2e-6]))]),
-    "ramps": lambda name: plots.ramps(name, (1e-3, 0.5)),
 }
 
 
@@ -88,7 +87,6 @@ def test_any_number_of_a_file_is_drawn(value: float) -> None:
     times = {"median_s": value, "ci_low_s": value, "ci_high_s": value}
     assert texts(plots.over_size(curves(**times), "all_reduce", MEDIAN)[0])
     assert texts(plots.distribution("a", [("r", np.array([value, 2e-6]))])[0])
-    assert texts(plots.ramps("a", (value, 0.5))[0])
     shares = curves(efficiency=value, limit_gb_per_s=1.0, limit_name="a")
     assert texts(plots.share_of_limit(shares, "all_reduce")[0])
 

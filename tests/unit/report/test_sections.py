@@ -17,8 +17,8 @@ from commbench.report import features
 from commbench.report.distributions import RawData
 from commbench.report.features import Feature
 from commbench.report.section import Section, report_text
-from commbench.report.sections import sections
-from commbench.report.summary import Summary, read_results
+from commbench.report.sections import answers, sections
+from commbench.report.summary import Comparison, Summary, read_results
 from commbench.results.row import plain_values, row_of
 from commbench.runtime.folder_lock import is_measured_into
 
@@ -53,6 +53,28 @@ def test_a_verdict_comes_first_then_answers_and_what_an_annex_adds_behind_them(
     listed = sections(summary_of(three_ways), RawData())
     titles = [section.title for section in listed[:4]]
     assert titles == ["Acceptance", "Answers", "Replay", "all_reduce"]
+
+
+def test_what_to_choose_comes_last_with_what_it_rests_on(
+    three_ways: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chooses = Feature(choices=lambda summary: ["mpi above all."])
+    knows = Feature(answers=lambda summary: ["All are stable."])
+    monkeypatch.setattr(features, "features", lambda: (chooses, knows))
+    *_, known, choice, basis = answers(summary_of(three_ways))
+    assert (known, choice) == ("All are stable.", "mpi above all.")
+    assert basis.startswith("Each case was measured in one launch")
+
+
+def test_of_runs_that_are_all_compared_the_comparison_is_the_answer(three_ways: Path) -> None:
+    found = Comparison(three_ways, "NEW is faster.", Section("Comparison", ["FASTER"]))
+    results = read_results([three_ways], "all_reduce")
+    compared = Summary(replace(results, comparisons=(found,)))
+    assert answers(compared)[0] == "NEW is faster."
+    assert "Comparison" in by_title(compared)
+    assert list(compared.basis_of_choices()) == []
+    elsewhere = replace(results, comparisons=(found._replace(folder=three_ways / "ab"),))
+    assert list(Summary(elsewhere).basis_of_choices()) != []
 
 
 def test_what_has_nothing_to_show_is_left_out(three_ways: Path) -> None:

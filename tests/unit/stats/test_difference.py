@@ -18,7 +18,7 @@ from size_rows import frame_of_rows
 
 from commbench.analysis.combined import combine_runs
 from commbench.analysis.compare import compare
-from commbench.analysis.crossover import comparisons
+from commbench.features.crossovers.crossover import comparisons
 from commbench.results.row import Row
 from commbench.stats.difference import (
     Measured,

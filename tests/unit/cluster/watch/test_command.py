@@ -19,7 +19,7 @@ from generated_results import with_column
 from small_disk import Disk, small_disk
 
 from commbench.__main__ import main
-from commbench.cli.ab import run_launch
+from commbench.cli.run import run_launch
 from commbench.cluster.baseline import fresh_launches
 from commbench.cluster.baseline.store import stored_runs
 from commbench.cluster.baseline.writer import add_runs

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from commbench.backends.cupy.backend import CupyNccl
-from commbench.backends.torch.cuda_copy import CudaCopy
 from commbench.backends.torch.gloo import Gloo
 from commbench.core.protocols import Backend
 from commbench.features.communicators.benchmarks import neighbours
 from commbench.features.communicators.steps import OpenCommunicator
+from commbench.features.cuda_copy.backend import CudaCopy
 
 
 def test_groups_of_neighbours_differ_by_one_rank_at_most() -> None:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from size_rows import OCTAVES, rows_of, size_rows
 
 import commbench
-from commbench.analysis.best import fastest_by_size
-from commbench.analysis.crossover import crossovers, sentences
 from commbench.core.errors import ConfigError
+from commbench.features.crossovers.crossover import comparisons, crossovers, sentences
+from commbench.features.crossovers.fastest import fastest_by_size
 
 LINES = {"mpi": (1e-6, 1e-9), "gloo": (25e-6, 1e-10)}  # alpha in seconds, beta in seconds per byte
 FIXED = (
@@ -40,6 +40,10 @@ def lines(seed: int = 0, noise: float = 0.0) -> dict[str, list[float]]:
     }
 
 
+def texts(cases: pd.DataFrame, variable: str = "backend") -> list[str]:
+    return sentences(comparisons(rows_of(cases), variable), variable)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_planted_crossover_is_in_its_bracket(seed: int) -> None:
     (row,) = crossovers(size_rows(lines(seed, noise=0.02), half=0.06)).to_dict("records")
@@ -58,7 +62,7 @@ def test_wider_intervals_widen_the_bracket() -> None:
 
 
 def test_it_is_said_in_a_sentence() -> None:
-    (text,) = sentences(rows_of(size_rows(lines(), half=0.4)))
+    (text,) = texts(size_rows(lines(), half=0.4))
     expected = "mpi below 26.1 KiB (between 8 KiB and 128 KiB), gloo above"
     assert (
         text
@@ -71,7 +75,7 @@ def test_two_crossovers_are_two_rows_and_one_sentence() -> None:
         {"mpi": [1, 1, 4, 4, 9, 9], "gloo": [2, 2, 2, 2, 18, 18]}, sizes=[1, 2, 4, 8, 16, 32]
     )
     assert crossovers(frame)[["low_bytes", "high_bytes"]].to_numpy().tolist() == [[2, 4], [8, 16]]
-    (text,) = sentences(rows_of(frame))
+    (text,) = texts(frame)
     assert (
         text
         == "all_reduce: in this run mpi below 3 B (between 2 B and 4 B), gloo up to 11 B (between 8"
@@ -84,7 +88,7 @@ def test_one_size_makes_no_crossover() -> None:
         {"mpi": [1, 1, 1, 9, 1, 1], "gloo": [2, 2, 2, 2, 2, 2]}, sizes=[1, 2, 4, 8, 16, 32]
     )
     assert crossovers(frame).empty
-    assert sentences(rows_of(frame)) == [
+    assert texts(frame) == [
         "all_reduce: in this run mpi is faster than gloo where they differ (6 sizes, 1 B .. 32 B)"
     ]
 
@@ -104,7 +108,7 @@ def test_launches_decide_and_a_single_one_speaks_of_this_run_only() -> None:
         fastest_by_size(pd.concat(runs))[["best", "launches"]].to_numpy().tolist()
         == [["mpi", 6]] * 2
     )
-    (text,) = sentences(rows_of(pd.concat(runs)))
+    (text,) = texts(pd.concat(runs))
     assert text == "all_reduce: mpi is faster than gloo (2 sizes, 8 B .. 16 B)"
 
 
@@ -120,7 +124,7 @@ def test_the_fastest_is_that_of_this_run_where_one_side_has_few_launches(
         for launch in range(count)
     )
     assert fastest_by_size(frame)[["best", "launches"]].to_numpy().tolist() == [["mpi", 2]] * 2
-    assert sentences(rows_of(frame)) == [
+    assert texts(frame) == [
         "all_reduce: in this run mpi is faster than gloo (2 sizes, 8 B .. 16 B)"
     ]
 
@@ -130,10 +134,10 @@ def test_the_size_with_the_fewest_launches_counts() -> None:
         size_rows({"mpi": [1.0, 2.0], "gloo": [3.0, 6.0]}, [8, 16]).assign(run_id=f"{launch}")
         for launch in range(6)
     )
-    (text,) = sentences(rows_of(frame))
+    (text,) = texts(frame)
     assert text == "all_reduce: mpi is faster than gloo (2 sizes, 8 B .. 16 B)"
     one_of_16 = frame[(frame["message_bytes"] == 8) | (frame["run_id"] == "0")]
-    (text,) = sentences(rows_of(one_of_16))
+    (text,) = texts(one_of_16)
     assert text == "all_reduce: in this run mpi is faster than gloo (2 sizes, 8 B .. 16 B)"
 
 
@@ -167,7 +171,7 @@ def test_what_does_not_cross_is_said_too(
 ) -> None:
     frame = size_rows({"mpi": mpi, "gloo": gloo}, sizes=[8, 16, 32][: len(mpi)], half=half)
     assert crossovers(frame).empty
-    (text,) = sentences(rows_of(frame))
+    (text,) = texts(frame)
     assert text.startswith(f"all_reduce: {words}")
 
 
@@ -210,8 +214,8 @@ def test_a_backend_brings_its_engine_and_is_not_compared_with_itself() -> None:
     assert crossovers(frame)[["below", "above"]].to_numpy().tolist() == [
         ["mpi (native)", "gloo (python)"]
     ]
-    assert len(sentences(rows_of(frame))) == 2
-    (text,) = sentences(rows_of(frame), "engine")
+    assert len(texts(frame)) == 2
+    (text,) = texts(frame, "engine")
     assert text.startswith("all_reduce: in this run native below ")
 
 
@@ -223,7 +227,7 @@ def test_families_that_differ_in_more_are_not_compared() -> None:
         ]
     )
     assert crossovers(frame).empty
-    assert sentences(rows_of(frame)) == []
+    assert texts(frame) == []
     assert fastest_by_size(frame).empty
     both = fastest_by_size(frame, "backend", "layout")
     assert both.best.tolist() == ["mpi 1x2", "gloo 1x4"]
@@ -235,7 +239,7 @@ def test_other_variables_are_told_where_they_differ() -> None:
     frame = pd.concat(
         [size_rows(times, [8], in_place=True), size_rows(times, [8], in_place=False, layout="1x4")]
     )
-    labels = [text.partition(": ")[0] for text in sentences(rows_of(frame))]
+    labels = [text.partition(": ")[0] for text in texts(frame)]
     assert labels == ["all_reduce, 1x2, in_place True", "all_reduce, 1x4, in_place False"]
 
 

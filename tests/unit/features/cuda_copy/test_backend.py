@@ -19,7 +19,6 @@ from shown_gpus import hgx, shown
 
 from commbench.backends.buffers.memory import DeviceBuffer, HostBuffer
 from commbench.backends.torch.cuda import CudaMemory
-from commbench.backends.torch.cuda_copy import CopyLowering, CudaCopy
 from commbench.config.keys import TIMERS
 from commbench.core.errors import Unsupported
 from commbench.core.payload import message
@@ -37,6 +36,7 @@ from commbench.core.protocols import Backend
 from commbench.core.variables import Case
 from commbench.engines.device import HostSync
 from commbench.engines.lowered import Lowered
+from commbench.features.cuda_copy.backend import CopyLowering, CudaCopy
 
 PLUGIN = ["--config-dir", str(HOST_GPU / "conf"), "allow=[host_gpu]", "backend=host_copy"]
 COPIES = "benchmark=[copy_h2d,copy_d2h,copy_h2d_d2h,copy_d2d]"

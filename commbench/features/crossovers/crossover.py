@@ -1,8 +1,8 @@
-"""Which backend (engine, layout, ...) is faster at which size, and where that changes.
+"""Two families over message size, and where the faster one changes.
 
-Which of two is faster at a size is decided in best.py. A crossover lies between the last size at
-which one was faster and the first at which the other is; on each side at least two sizes in a
-row must agree, because one alone may be an outlier. Within that bracket it is estimated where the
+Which of two is faster at a size is decided in analysis/best.py. A crossover lies between the last
+size at which one was faster and the first at which the other is; on each side at least two sizes in
+a row must agree, because one alone may be an outlier. Within that bracket it is estimated where the
 medians cross, on straight lines between the sizes in log time over log size.
 """
 
@@ -10,29 +10,27 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.texts import setting_texts
-from commbench.core.units import about_bytes, format_bytes
-from commbench.results.columns import grouped
-from commbench.results.load import rows_of_frame
-from commbench.results.row import Row
-
-from .best import (
+from commbench.analysis.best import (
     THIS_RUN,
     UNDECIDED,
     Best,
     Rival,
     comparable_families,
-    shared_values,
     shared_variables,
 )
-from .case_names import telling
+from commbench.analysis.case_names import telling
+from commbench.core.texts import setting_texts
+from commbench.core.units import about_bytes, format_bytes
+from commbench.results.columns import grouped
+from commbench.results.load import rows_of_frame
+from commbench.results.row import Row, plain_values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,6 +77,11 @@ class Comparison:
                 firm[sizes] = winner
         return firm
 
+    @property
+    def is_decided(self) -> bool:
+        """Whether one of the two is faster at each size, and at LEAST_SIZES in a row."""
+        return bool((self.winners >= 0).all() and (self.firm >= 0).any())
+
     def crossings(self) -> list[Crossing]:
         """All crossings in the order of sizes."""
         crossings = []
@@ -124,10 +127,15 @@ def crossovers(cases: pd.DataFrame, variable: str = "backend") -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*shared, *Crossing._fields])
 
 
-def sentences(rows: Iterable[Row], variable: str = "backend") -> list[str]:
-    """One line per two families: "all_reduce: mpi below 24 KiB (between 16 KiB and 32 KiB), gloo
-    above (...)"."""
-    pairs = comparisons(rows, variable)
+def shared_values(shared: Row, names: Iterable[str]) -> list[Any]:
+    """The values of these variables as a data frame has them."""
+    values = plain_values(shared)
+    return [values[name] for name in names]
+
+
+def sentences(pairs: Sequence[Comparison], variable: str = "backend") -> list[str]:
+    """A line for each: "all_reduce: mpi below 24 KiB (between 16 KiB and 32 KiB), gloo above
+    (...)"."""
     by_benchmark = grouped((pair.shared for pair in pairs), lambda own: own.benchmark)
     shared = shared_variables(variable)
     told = itertools.chain.from_iterable(telling(own, shared) for own in by_benchmark.values())

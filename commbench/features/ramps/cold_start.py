@@ -1,18 +1,15 @@
-"""Costs besides the steady rate: the first call and the ramp after it."""
+"""The first call of each case, and the ramp from there to the steady rate."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from commbench.core.states import PHASES
-from commbench.results.load import Paths, counting_ranks, read_case_rows, read_rows
-from commbench.results.row import Measured, Row
+from commbench.results.load import CASE_KEY, Paths, counted_times, read_case_rows, read_rows
+from commbench.results.row import Measured
 from commbench.stats.thresholds import FULL_SPEED_SHARE
-
-from .families import Times
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,8 +33,6 @@ COLD_START_CASE = (
     "first_call_s",
 )
 CONNECT, WARMUP, MEASURE = range(len(PHASES))
-
-CASE_KEY = ("run_id", "case_id")
 RAMP_SAMPLES = (
     *CASE_KEY,
     "phase",
@@ -71,10 +66,10 @@ def cold_start(*paths: Paths) -> pd.DataFrame:
 
     cases = read_case_rows(paths)
     first_visit = pc.field("visit") <= 1
-    shown = pc.field("phase").isin(PHASES) & first_visit  # late repetitions are in no statistic
+    shown = pc.field("phase").isin(PHASES) & first_visit  # others are in no statistic
     frame = read_rows(paths, "samples", columns=RAMP_SAMPLES, where=shown)
     frame["phase"] = pd.Categorical(frame["phase"], PHASES).codes.astype(np.int64)
-    samples = dict(iter(frame.groupby(list(CASE_KEY))))
+    samples = dict(iter(frame.groupby(CASE_KEY)))
     rows = [
         {name: getattr(case, name) for name in COLD_START_CASE}
         | _ramp(case, samples[case.run_id, case.case_id])
@@ -127,9 +122,3 @@ def _ramp(case: Measured, samples: pd.DataFrame) -> dict[str, float | None]:
         "ramp_s": float(sample_s[:at].sum()),
         "ramp_wall_s": float(wall_s),
     }
-
-
-def counted_times(case: Row, elapsed_s: Times, ranks: NDArray[np.int64]) -> Times:
-    """Seconds of each sample [n] by the clocks that count; `elapsed_s` [n, ranks]."""
-    seconds: Times = np.fmax.reduce(elapsed_s[:, counting_ranks(case, ranks)], axis=1)
-    return seconds

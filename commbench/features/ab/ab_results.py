@@ -8,14 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from commbench.analysis.compare import Rules, compare_sides
+from commbench.analysis.compared_case import ComparedCase
+from commbench.analysis.sides import parse_by, read_side
 from commbench.core.errors import CommbenchError
 from commbench.results.load import Paths, flat_paths
 from commbench.results.run_folder import walk
 from commbench.stats.thresholds import SMALLEST_CHANGE
-
-from .compare import Rules, compare_sides
-from .compared_case import ComparedCase
-from .sides import parse_by, read_side
 
 AB_FILE = "ab.json"
 AB_SIDES = ("base", "new")  # in the folder of `commbench ab`

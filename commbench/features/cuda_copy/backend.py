@@ -7,6 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from commbench.backends.torch.cuda import CudaDevice, cuda_missing, graph_refusal
+from commbench.backends.torch.distributed import (
+    WITHOUT_WAITING,
+    CudaCommunicator,
+    TorchLowering,
+    start_group,
+)
 from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import World
 from commbench.core.errors import Unsupported
@@ -23,9 +30,6 @@ from commbench.core.program import (
 from commbench.core.protocols import Backend, Buffer, Control, Runner
 from commbench.core.variables import Case, Device, Mode, Staging
 from commbench.engines.lowered import NO_CALL, Call, GroupLowering
-
-from .cuda import CudaDevice, cuda_missing, graph_refusal
-from .distributed import WITHOUT_WAITING, CudaCommunicator, TorchLowering, start_group
 
 COPIES = "copy_h2d, copy_d2h, copy_h2d_d2h, copy_d2d"  # its benchmarks
 

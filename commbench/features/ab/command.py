@@ -12,8 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from commbench.analysis.ab_results import AB_FILE, AB_SIDES
 from commbench.analysis.sides import PAYLOAD
+from commbench.cli.compare import FAILURES, compare_command, failures_of
+from commbench.cli.options import CommandParser, add_delta, whole_number
+from commbench.cli.plans import planned_here
+from commbench.cli.run import run, run_launch
 from commbench.config.compose import ConfigComposer
 from commbench.config.experiments import requested_jobs
 from commbench.config.overrides import quoted
@@ -34,10 +37,7 @@ from commbench.runtime.signals import SIGNAL_STATUS
 from commbench.stats.difference import launches_needed
 from commbench.stats.launches import FEW_LAUNCHES
 
-from . import run
-from .compare import FAILURES, compare_command, failures_of
-from .options import CommandParser, add_delta, whole_number
-from .plans import planned_here
+from .ab_results import AB_FILE, AB_SIDES
 
 AB_USAGE = """commbench ab KEY=VALUE ... --vs KEY=VALUE ... [--launches N] [--fail-on slower]
 commbench ab backend=mpi sizes=[8,1MiB] --vs engine=python
@@ -72,7 +72,7 @@ def ab(words: Sequence[str]) -> int:
         options.launches = max(LAUNCHES, launches_needed(cases, paired=True))
     _check_launches(options, failures, cases)
     if jobs["base"].settings.plan:
-        return max(run.run(side, config_dir=options.config_dir) for side in overrides.values())
+        return max(run(side, config_dir=options.config_dir) for side in overrides.values())
     measuring_s = sum(
         duration_s(jobs[side].settings, entry) for side in AB_SIDES for entry in planned[side]
     )
@@ -107,7 +107,7 @@ def _run_and_compare(
             )
             given = [word for word in overrides[side] if not word.startswith("output=")]
             own = [f"trial={launch}", f"label={side}", f"output={quoted(folder / side)}"]
-            statuses.append(run_launch([*given, *own], options.config_dir, pythons[side]))
+            statuses.append(_launched([*given, *own], options.config_dir, pythons[side]))
     except (KeyboardInterrupt, SystemExit):
         print(
             f"\ninterrupted; what was finished: commbench compare {shlex.join(compare_words)}",
@@ -300,24 +300,10 @@ def differing(base: Sequence[Planned], new: Sequence[Planned]) -> tuple[tuple[st
     return by, len(points[0] & points[1])
 
 
-def run_launch(overrides: Sequence[str], config_dir: str | None, python: str | None = None) -> int:
-    """Run one launch, by another Python where one is given; returns its exit status. A broken world
-    loses only its launch, an interruption ends all."""
-    try:
-        if python is not None:
-            status = _run_by(python, overrides, config_dir)
-        else:
-            status = run.run(overrides, config_dir=config_dir)
-    except CommbenchError as error:
-        print_error(str(error))
-        return error.exit_status
-    if status > 128:  # the run was ended by a signal
-        raise SystemExit(status)
-    return status
-
-
-def _run_by(python: str, overrides: Sequence[str], config_dir: str | None) -> int:
-    """The exit status; 128 and the number of the signal that ended it."""
+def _launched(overrides: Sequence[str], config_dir: str | None, python: str | None) -> int:
+    """The exit status of one launch, by another Python where one is given."""
+    if python is None:
+        return run_launch(overrides, config_dir)
     words = [*overrides, *(["--config-dir", config_dir] if config_dir is not None else [])]
     with subprocess.Popen([python, "-m", "commbench", "run", *words]) as process:
         try:
@@ -325,4 +311,8 @@ def _run_by(python: str, overrides: Sequence[str], config_dir: str | None) -> in
         except SystemExit:  # of SIGTERM; Ctrl-C reaches both
             process.terminate()
             raise
-    return SIGNAL_STATUS - status if status < 0 else status
+    if status < 0:
+        status = SIGNAL_STATUS - status
+    if status > SIGNAL_STATUS:  # the run was ended by a signal
+        raise SystemExit(status)
+    return status

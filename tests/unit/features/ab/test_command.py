@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 import commbench
 from commbench.__main__ import main
-from commbench.analysis.ab_results import read_ab_results
 from commbench.cli import run
-from commbench.cli.ab import ab, turns
 from commbench.core.errors import ConfigError, WorldBroken
+from commbench.features.ab.ab_results import read_ab_results
+from commbench.features.ab.command import ab, turns
 from commbench.results.load import load_run
 
 pytestmark = pytest.mark.usefixtures("outside_any_world")

@@ -1,0 +1,1 @@
+"""Which backend (engine, layout, ...) is faster at which size, and where that changes."""

@@ -1,0 +1,1 @@
+"""`backend=cuda_copy`: copies between host and GPU memory."""

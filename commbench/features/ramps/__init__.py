@@ -1,0 +1,1 @@
+"""Costs besides the steady rate: the first call and the ramp after it."""
