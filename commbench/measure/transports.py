@@ -210,8 +210,7 @@ class TransportEvidence:
         milliseconds.
         """
         large = planned.case.message_bytes >= SLOW_START_BYTES
-        is_stream = planned.shape.headline == "receiver"
-        if Layout.parse(planned.case.layout).nodes < 2 or not (large or is_stream):
+        if Layout.parse(planned.case.layout).nodes < 2 or not (large or planned.case.is_stream):
             return False
         transport = (self.of(planned)["transport"] or "").lower()
         if any(name in transport for name in TCP_NAMES):

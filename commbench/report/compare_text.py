@@ -330,7 +330,7 @@ def _message_bytes(each: tuple[ComparedCase, Judged]) -> int:
 
 def _bandwidth_gain(case: ComparedCase, judged: Judged) -> Interval | None:
     """Bandwidth of NEW / bandwidth of BASE, of windows of messages and streams; None for others."""
-    if case.variables.window is None and case.variables.stream_threads is None:
+    if case.variables.window is None and not case.variables.is_stream:
         return None
     return of_formula(lambda ratio: 1 / ratio, judged.ratio)
 

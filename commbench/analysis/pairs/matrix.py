@@ -85,7 +85,7 @@ class Matrix:
     def is_one_way(self) -> bool:
         """Whether its messages go in one direction, in windows or a stream, so that they have a
         rate."""
-        return self.shared.window is not None or self.shared.stream_threads is not None
+        return self.shared.window is not None or self.shared.is_stream
 
     @property
     def column(self) -> str:
@@ -95,7 +95,7 @@ class Matrix:
     @functools.cached_property
     def unit(self) -> Unit:
         """Of the numbers in `column`; rates of streams are in bits."""
-        if self.is_one_way and self.shared.stream_threads is None:
+        if self.is_one_way and not self.shared.is_stream:
             return Unit("GB/s", 1.0)
         values = (getattr(row, self.column) for row in self.rows.values())
         known = [value for value in values if value is not None]

@@ -132,7 +132,7 @@ class Overlapped(Benchmark):
         reason = self.inner.refusal(case, size)
         if reason is not None:
             return reason
-        if self.inner.shape(case, size).headline == "receiver":
+        if case.is_stream:
             return f"a {self.name} has no computation beside it"
         rank = case.pairs[0][0] if case.pairs else 0
         return self._program_refusal(case, self.inner.program(case, rank, size))
