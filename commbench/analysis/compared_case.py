@@ -16,7 +16,6 @@ from commbench.results.row import Measured, Row
 from commbench.stats.difference import ALPHA
 from commbench.stats.interval import Interval
 from commbench.stats.launch_groups import launch_groups
-from commbench.stats.launches import launch_medians
 from commbench.stats.levels import GroupedLaunches, level_test
 from commbench.stats.series import Series
 from commbench.stats.verdict import Comparison, Verdict, verdict
@@ -200,11 +199,7 @@ def measured(rows: Iterable[Row]) -> list[Measured]:
 
 def by_launch(rows: Iterable[Measured]) -> list[Measured]:
     """A row per launch: a run of timing=rigorous has several."""
-    return [
-        replace(row, median_s=seconds)
-        for row in rows
-        for seconds in launch_medians(row.median_s, row.visit_medians_s, row.visit_launches)
-    ]
+    return [replace(row, median_s=seconds) for row in rows for seconds in row.launch_medians]
 
 
 def _matched(base: list[Measured], new: list[Measured]) -> tuple[list[Measured], list[Measured]]:

@@ -32,7 +32,7 @@ from commbench.runtime.launchers.registry import refuse_world
 from commbench.runtime.launchers.requirements import check_experiment, check_startable
 from commbench.runtime.signals import SIGNAL_STATUS
 from commbench.stats.difference import launches_needed
-from commbench.stats.launches import FEW_LAUNCHES
+from commbench.stats.thresholds import FEW_LAUNCHES
 
 from . import run
 from .compare import FAILURES, compare_command, failures_of

@@ -26,7 +26,7 @@ from commbench.report.compare_text import (
 from commbench.report.compared_sides import drift_text, provenance_lines, side_lines
 from commbench.report.junit import JunitCase, junit_xml
 from commbench.stats.difference import ALPHA, launches_needed
-from commbench.stats.launches import FEW_LAUNCHES
+from commbench.stats.thresholds import FEW_LAUNCHES
 from commbench.stats.verdict import Verdict
 
 from .options import CommandParser, add_delta, check_file, whole_number, write_file

@@ -19,8 +19,7 @@ from commbench.core.variables import NAMES, SIZES
 from commbench.results.columns import case_text, grouped
 from commbench.stats.difference import ALPHA, launches_needed, outcomes
 from commbench.stats.interval import Interval, of_formula
-from commbench.stats.launches import FEW_LAUNCHES
-from commbench.stats.thresholds import SUSPECT_SPREADS
+from commbench.stats.thresholds import FEW_LAUNCHES, SUSPECT_SPREADS
 from commbench.stats.verdict import Verdict
 
 from .compared_sides import LONGEST_LIST

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import datetime
+from statistics import median
 from typing import Any, Literal, get_args, get_type_hints
 
 from commbench.core.states import (
@@ -21,6 +22,7 @@ from commbench.core.states import (
     StopReason,
 )
 from commbench.core.variables import Kind, Options, Variables, kind_of
+from commbench.stats.thresholds import FEW_LAUNCHES
 
 ColumnRole = Literal["variable", "identity", "result"]
 IntervalOf = Literal["visits", "launches", "repetitions"]
@@ -261,6 +263,16 @@ class Measured(Row):
     """A row with status ok: it has these numbers."""
 
     median_s: float
+
+    @property
+    def launch_medians(self) -> tuple[float, ...]:
+        """Of timing=rigorous the median of the visits of each launch; else the row's own."""
+        by_launch: dict[float, list[float]] = {}
+        visits = zip(self.visit_launches or (), self.visit_medians_s or (), strict=False)
+        for launch, median_s in visits:
+            by_launch.setdefault(launch, []).append(median_s)
+        is_own = len(by_launch) < FEW_LAUNCHES
+        return (self.median_s,) if is_own else tuple(map(median, by_launch.values()))
 
 
 def row_of(values: Mapping[str, Any]) -> Row:

@@ -12,12 +12,12 @@ from commbench.analysis.best import (
     best_rows,
     fastest_by_size,
 )
-from commbench.stats.difference import Measured
+from commbench.stats.difference import Time
 from commbench.stats.interval import Interval
 
 
-def measured(median_s: float, launches: int) -> Measured:
-    return Measured(Interval(median_s, 0.9 * median_s, 1.1 * median_s), (median_s,) * launches)
+def measured(median_s: float, launches: int) -> Time:
+    return Time(Interval(median_s, 0.9 * median_s, 1.1 * median_s), (median_s,) * launches)
 
 
 def test_the_best_of_three_is_named_only_where_it_is_alone() -> None:
