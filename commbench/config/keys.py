@@ -63,7 +63,7 @@ def _of_variable(each: Variable) -> Key:
     """The key that chooses a variable's values."""
     kinds = {"flag": Kind.FLAG, "integer": Kind.INTEGER, "text": Kind.TEXT}
     kind = Kind.CHOICE if each.choices else kinds[each.kind]
-    return Key(each.name, kind, each.choices or (), each.least, each.most, each.axis)
+    return Key(each.name, kind, each.choices, each.least, each.most, each.axis)
 
 
 TIMERS: dict[Device, tuple[TimerName, ...]] = {  # the first one is `auto`
@@ -85,7 +85,7 @@ KEY_TABLE = (
     Key("pairs", Kind.OTHER, axis=True),
     Key("search", Kind.MAPPING),
     Key("nodes", Kind.CHOICE, get_args(NodesChoice)),
-    *(_of_variable(each) for each in TABLE if each.choices is not None),
+    *(_of_variable(each) for each in TABLE if each.key),
     Key("env", Kind.MAPPING),
     Key("limit", Kind.OTHER, axis=True),
     Key("trial", Kind.INTEGER),

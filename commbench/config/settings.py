@@ -301,9 +301,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
 
 OWN_FIELDS = {field.name for field in fields(Settings)}
 # the variables of Settings.axes
-AXIS_KEYS = tuple(
-    each.name for each in TABLE if each.choices is not None and each.name not in OWN_FIELDS
-)
+AXIS_KEYS = tuple(each.name for each in TABLE if each.key and each.name not in OWN_FIELDS)
 
 
 def on_nodes(layouts: Sequence[Layout], nodes: NodesChoice) -> tuple[Layout, ...]:

@@ -61,11 +61,9 @@ class Limit(NamedTuple):
     kind: LimitKind
 
 
-def interface_limit(name: str, mbit_per_s: float, count: int = 1) -> Limit:
-    """The line rate of a node's interface in one direction, or of `count` equal ones that are used
-    together."""
-    line = f"{name} {mbit_per_s / 1e3:g} Gb/s"
-    return together(count, Limit(mbit_per_s / MBIT_PER_GB, line, "network"))
+def interface_limit(name: str, mbit_per_s: float) -> Limit:
+    """The line rate of a node's interface in one direction."""
+    return Limit(mbit_per_s / MBIT_PER_GB, f"{name} {mbit_per_s / 1e3:g} Gb/s", "network")
 
 
 def told_limit(name: str, gb_per_s: float) -> Limit:
