@@ -38,7 +38,7 @@ from commbench.core.terminal import (
 from commbench.core.variables import NAMES, TABLE
 from commbench.results.load import load_run
 from commbench.results.recorded import recorded_rows
-from commbench.results.run_folder import new_folder, read_record
+from commbench.results.run_folder import RECORD, new_folder, read_record
 from commbench.runtime.launchers.registry import mpi_library
 
 from .options import show_command
@@ -244,7 +244,7 @@ def interrupted_status(stop: KeyboardInterrupt | SystemExit) -> int:
 
 
 def _with_record(folder: str | None) -> Path | None:
-    return Path(folder) if folder is not None and (Path(folder) / "run.json").is_file() else None
+    return Path(folder) if folder is not None and (Path(folder) / RECORD).is_file() else None
 
 
 def swept(

@@ -70,7 +70,6 @@ TIMERS: dict[Device, tuple[TimerName, ...]] = {  # the first one is `auto`
     "cpu": ("host",),
     "cuda": ("host_sync", "device_event", "graph", "throughput"),
 }
-EVENT_TIMED = TIMERS["cuda"][1:]  # by events of the GPU
 KEY_TABLE = (
     Key("backend", Kind.GROUP),
     Key("benchmarks", Kind.GROUP, group="benchmark", axis=True),

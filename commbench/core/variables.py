@@ -22,6 +22,10 @@ from .units import format_bytes, parse_pairs, short_pairs
 Engine = Literal["python", "native", "virtual"]
 MODEL_ENGINE: Engine = "virtual"
 TimerName = Literal["host", "host_sync", "device_event", "graph", "throughput"]
+# by events of the GPU
+EVENT_TIMED: tuple[TimerName, ...] = ("device_event", "graph", "throughput")
+# of several samples between two stamps
+BATCH_TIMED: tuple[TimerName, ...] = ("graph", "throughput")
 Sync = Literal["barrier", "none"]
 Device = Literal["cpu", "cuda"]
 Schedule = Literal["serial", "rounds"]

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import Planned
-from commbench.core.variables import Case
+from commbench.core.variables import EVENT_TIMED, Case
 from commbench.results.columns import grouped
 from commbench.results.writer import Arrays
 from commbench.stats.series import Series

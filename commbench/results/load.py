@@ -211,7 +211,7 @@ def find_runs(path: str | Path, left_out: LeaveOut = refuse) -> list[Path]:
 def load_run(path: str | Path) -> dict[str, Any]:
     """run.json of one run; raises Damaged for a broken one and CommbenchError for another schema
     version."""
-    file = Path(path) / "run.json"
+    file = Path(path) / RECORD
     try:
         run = json.loads(file_bytes(file))
     except (OSError, ValueError, RecursionError) as error:
@@ -300,7 +300,7 @@ def _read_source(path: Path, columns: Columns) -> CaseSource | str:
             source = CaseSource(
                 path, cases, tuple(_run_records(metadata)), b"schema_version" in metadata
             )
-        elif (path / "run.json").is_file():
+        elif (path / RECORD).is_file():
             records = (load_run(path),)
             source = CaseSource(path, pa.concat_tables(run_tables(path, "cases", columns)), records)
         else:

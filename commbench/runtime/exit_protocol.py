@@ -42,7 +42,7 @@ from commbench.core.errors import (
 )
 from commbench.core.terminal import print_error
 from commbench.hardware.mpi_library import give_up
-from commbench.results.run_folder import exists
+from commbench.results.run_folder import RECORD, exists
 
 from .printing import LAST_TEXT_S, finish_printing
 from .signals import SIGNAL_STATUS
@@ -204,5 +204,5 @@ def leave_status(folder: str, status: int, resumed: bool = False) -> None:
     A resumed run has one of an earlier world. If it breaks again, no status is left: the next fresh
     world continues.
     """
-    if (resumed and status != WorldBroken.exit_status) or not exists(Path(folder) / "run.json"):
+    if (resumed and status != WorldBroken.exit_status) or not exists(Path(folder) / RECORD):
         leave_end(RankEnd("run", process_text(0), status))

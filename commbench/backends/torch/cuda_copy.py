@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import World
 from commbench.core.errors import Unsupported
 from commbench.core.program import (
@@ -21,7 +20,7 @@ from commbench.core.program import (
     operation_of,
 )
 from commbench.core.protocols import Backend, Buffer, Control, Runner
-from commbench.core.variables import Case, Device, Mode, Staging
+from commbench.core.variables import EVENT_TIMED, Case, Device, Mode, Staging
 from commbench.engines.lowered import NO_CALL, Call, GroupLowering
 
 from .cuda import CudaDevice, cuda_missing, graph_refusal

@@ -27,6 +27,7 @@ from commbench.hardware import network
 from commbench.report.section import report_text
 from commbench.results.load import find_runs
 from commbench.results.run_folder import (
+    RECORD,
     exists,
     file_bytes,
     new_folder,
@@ -163,7 +164,7 @@ def run_new(overrides: Sequence[str], jobs: Sequence[Job], environment: Mapping[
 
 def is_folder_of_stages(folder: Path) -> bool:
     """See cli.annexes.Stages."""
-    return exists(folder / ACCEPTANCE_FILE) and not exists(folder / "run.json")
+    return exists(folder / ACCEPTANCE_FILE) and not exists(folder / RECORD)
 
 
 def resume_stages(folder: Path, force: bool) -> int:

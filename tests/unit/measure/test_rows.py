@@ -38,7 +38,6 @@ from commbench.measure.rows import (
     RowFacts,
     impossible_reason,
     median_columns,
-    operation_columns,
     rate_columns,
     row,
     time_columns,
@@ -366,7 +365,7 @@ def test_each_number_of_a_row_is_computed_in_one_place() -> None:
         time_columns(planned, record.visits),
         rate_columns(facts, interval),
         visit_columns(facts, record.visits),
-        operation_columns(facts, record.visits),
+        facts.operation,
     )
     computed = [name for columns in sources for name in columns]
     assert len(computed) == len(set(computed))
