@@ -25,7 +25,7 @@ from commbench.core.extras import how_to_install, is_installed
 from commbench.core.launchers import launchers
 from commbench.core.layout import Layout
 from commbench.core.protocols import Launcher, Pairs
-from commbench.core.secrets import recorded_override
+from commbench.core.secrets import masked_override
 from commbench.core.terminal import (
     TableColumn,
     Terminal,
@@ -62,7 +62,7 @@ def differing_words(jobs: Sequence[Job]) -> list[list[str]]:
     repeats = ("label=",) if any(word.startswith(MODEL) for word in differing) else ()
     return [
         [
-            recorded_override(word).lstrip("+")
+            masked_override(word).lstrip("+")
             for word in job.overrides
             if word in differing and not word.startswith((PART, *repeats))
         ]
@@ -349,7 +349,7 @@ def _queued(
         statuses += (ended := _launch_jobs(config, lines, len(statuses), task))
         # the tables are in the logs of the jobs
         for words, status in zip(lines, ended, strict=True):
-            shown = shlex.join(map(recorded_override, words))
+            shown = shlex.join(map(masked_override, words))
             print(f"exit {status}: commbench {shown}", flush=True)
     print(f"results: {config.output}")
     return statuses

@@ -16,7 +16,7 @@ from commbench.core.annexes import needed_annex
 from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError, WorldBroken
 from commbench.core.states import UNFINISHED, CaseStatus
-from commbench.measure.expectations import Verdict
+from commbench.measure.expectations import ExpectationResult
 from commbench.results.load import load_run, read_rows
 from commbench.results.recorded import (
     MEASURE,
@@ -164,10 +164,10 @@ def _earlier_starts(job: Job, folder: str, resume: Resume) -> EarlierStarts:
     return EarlierStarts(resume, run, recorded, reasons, visits)
 
 
-def _judged(settings: Settings, folder: str, rows: Iterable[Row]) -> Verdict:
+def _judged(settings: Settings, folder: str, rows: Iterable[Row]) -> ExpectationResult:
     """Which ranks are slow among pairs, if no search says it, and what is not normal."""
     found = () if settings.pairs == SEARCH else findings(rows)
-    verdict = Verdict(missed=tuple(each.text for each in found if each.kind == "rank"))
+    verdict = ExpectationResult(missed=tuple(each.text for each in found if each.kind == "rank"))
     if settings.expect_normal:
         module = needed_annex(KNOWN_VALUES, f"expect={EXPECT_NORMAL}")
         verdict += module.verdict_on_normal(folder)

@@ -21,7 +21,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.core.payload import dtype
 from commbench.core.protocols import Backend, Launcher
-from commbench.core.secrets import recorded
+from commbench.core.secrets import masked
 from commbench.core.states import Stage
 from commbench.core.terminal import one_line
 from commbench.core.variables import (
@@ -228,7 +228,7 @@ class Settings:
     @property
     def recorded_env(self) -> tuple[tuple[str, str], ...]:
         """`env` without credentials."""
-        return tuple((name, recorded(name, value)) for name, value in self.env)
+        return tuple((name, masked(name, value)) for name, value in self.env)
 
     @property
     def case_s(self) -> float:
@@ -486,7 +486,7 @@ def job_of(whole: Mapping[str, Any], overrides: Iterable[str]) -> Job:
     identity["inputs"] = [benchmark.recorded_inputs() for benchmark in settings.benchmarks]
     text = json.dumps(identity, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    config = {key: recorded(key, value) for key, value in whole.items()}
+    config = {key: masked(key, value) for key, value in whole.items()}
     return Job(tuple(overrides), settings, config, digest, dict(whole))
 
 

@@ -112,7 +112,7 @@ def times_of(
     """The times [rows, n] of rows that are alike, the time of the first call of each, and the
     difference between the starts of its ranks."""
     planned = alike[0].planned
-    operations = planned.shape.operations_per_sample * samples.block_k
+    operations = planned.shape.operations * samples.block_k
     places = _places_of(alike, samples)
     counted = places[:, counted_rows(planned)]
     measured = samples.stamps("measure")

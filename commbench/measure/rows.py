@@ -311,7 +311,7 @@ def visit_columns(facts: RowFacts, visits: Sequence[Visit]) -> dict[str, Any]:
     waits = [visit.core_wait_share for visit in visits if visit.core_wait_share is not None]
     retransmits = [count for visit in visits for count in visit.retransmits.values()]
     return {
-        "operations_per_sample": facts.planned.shape.operations_per_sample * last.block_k,
+        "operations_per_sample": facts.planned.shape.operations * last.block_k,
         "block_k": last.block_k,
         "compute_amount": last.compute_amount,
         "warmup_s": sum(visit.warmup_s for visit in visits),
@@ -346,7 +346,7 @@ def rate_columns(facts: RowFacts, median: Interval) -> dict[str, Any]:
     planned = facts.planned
     median_s = median.value
     low_s, high_s = (median.low, median.high) if median.is_known else (None, None)
-    operation_bytes = planned.shape.bytes_per_sample / planned.shape.operations_per_sample
+    operation_bytes = planned.shape.moved_bytes / planned.shape.operations
     factor = facts.bus_factor
     # a collective of a single rank does not communicate: in place it moves nothing, else it is a
     # copy

@@ -195,8 +195,8 @@ class Overlapped(Benchmark):
         """Whole samples are timed, and only communication alone has a rate."""
         shape = self.inner.shape(case, size)
         return Shape(
-            operations_per_sample=1,
-            bytes_per_sample=shape.bytes_per_sample if self.timed == "communication" else 0,
+            operations=1,
+            moved_bytes=shape.moved_bytes if self.timed == "communication" else 0,
             headline=shape.headline,
             median_of=TIMED_TEXTS[self.timed],
             rated=False,

@@ -95,7 +95,7 @@ class Soak(TimingStrategy):
     @property
     def _operation_bytes(self) -> float:
         shape = self.setup.planned.shape
-        return shape.bytes_per_sample / shape.operations_per_sample
+        return shape.moved_bytes / shape.operations
 
     @property
     def unmeasured_s(self) -> float | None:

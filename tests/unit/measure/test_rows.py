@@ -270,7 +270,7 @@ def test_alone_there_is_no_bus_bandwidth(benchmark: str) -> None:
 def test_a_rank_alone_has_the_rate_of_its_copies_and_of_messages_to_itself(benchmark: str) -> None:
     planned, outcome = simulated(benchmark, 1)
     seen = row_of(planned, outcome)
-    moved = planned.shape.bytes_per_sample / planned.shape.operations_per_sample
+    moved = planned.shape.moved_bytes / planned.shape.operations
     assert seen.algbw_gb_per_s == pytest.approx(moved / seen.median_s / 1e9)
 
 
