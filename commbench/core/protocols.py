@@ -292,8 +292,8 @@ class RankVariables(NamedTuple):
 
     own: Texts = ()  # prefixes of what it exports; no launcher forwards that to its ranks
     recorded: Texts = ()  # prefixes of what run.json has
-    # prefixes of what run.json has not, because the launcher sets it and no user. Nor has it what
-    # differs between ranks: names that end in one of RANK_WORDS (hardware/machine_facts.py)
+    # prefixes of what is not recorded: set by the launcher, not by users. What differs between
+    # ranks is not recorded either: names that end in one of RANK_WORDS (hardware/machine_facts.py)
     internal: Texts = ()
     worlds: Texts = ()  # with those of other launchers, they differ between any two worlds
     terminals: Texts = ()  # only of ranks that a user may type commands into

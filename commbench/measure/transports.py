@@ -429,7 +429,7 @@ def gather_evidence(
         interfaces=route_interfaces(nodes, facts, told),
         told=told,
         rdma_nodes=frozenset(number for number, node in enumerate(nodes) if active_ports_of(node)),
-        # it had none only if it had none on every library that may carry the data
+        # the setting was ignored only if every library that may carry the data ignored it
         ignored="; ".join(map(str, ignored)) if ignored and all(ignored) else None,
     )
     return evidence.extended((record for record, _ in gathered), reader)

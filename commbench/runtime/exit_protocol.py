@@ -67,9 +67,15 @@ def process_text(rank: int, host: str | None = None, pid: int | None = None) -> 
 
 # ---------------------------------------------------------------- who says why
 
-# what ends a rank: an error in run.json; one that all ranks raise; one of which rank 0 knows as
-# much; any other; a lost rank that this rank has noticed; one that rank 0 has, as this rank read
-Cause = Literal["recorded", "shared", "common", "own", "lost", "verdict"]
+# what ends a rank
+Cause = Literal[
+    "recorded",  # an error that is in run.json
+    "shared",  # an error that all ranks raise
+    "common",  # an error of which rank 0 knows as much
+    "own",  # any other error
+    "lost",  # a lost rank that this rank has noticed
+    "verdict",  # a lost rank that rank 0 has noticed, as this rank read
+]
 
 
 class Tell(Enum):
