@@ -168,8 +168,9 @@ def _words(sides: Sequence[Variables], words: Mapping[str, Callable[[Any], str]]
     for name, word in words.items():
         values = [getattr(side, name) for side in sides]
         shown = [word(each) if each and not is_usual(name, each) else "" for each in values]
-        texts.append(sides_text(shown) if any(shown) else "")
-    return " ".join(filter(None, texts))
+        if any(shown):
+            texts.append(sides_text(shown))
+    return " ".join(texts)
 
 
 def row_order(row: Variables) -> tuple[Any, ...]:
