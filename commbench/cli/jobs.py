@@ -24,7 +24,7 @@ from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.extras import how_to_install, is_installed
 from commbench.core.launchers import launchers
 from commbench.core.layout import Layout
-from commbench.core.protocols import Launcher, Pairs
+from commbench.core.protocols import Launcher, NamedValues
 from commbench.core.secrets import masked_override
 from commbench.core.terminal import (
     TableColumn,
@@ -335,15 +335,15 @@ def _queued(
     `given` keys stay.
     """
     statuses = list[int]()
-    groups: dict[Pairs, list[list[str]]] = {}
+    groups: dict[NamedValues, list[list[str]]] = {}
     for job in jobs:
         shape = Layout.around(job.settings.layouts)
         library = mpi_library(job.settings.backend, launcher)
-        pairs = launcher.queued(shape, library, config.output)
-        groups.setdefault(pairs, []).append(list(job.overrides))
-    for pairs, lines in groups.items():
+        queued = launcher.queued(shape, library, config.output)
+        groups.setdefault(queued, []).append(list(job.overrides))
+    for queued, lines in groups.items():
         with open_dict(config):
-            for key, value in pairs:
+            for key, value in queued:
                 if f"hydra.launcher.{key}" not in given:
                     config.hydra.launcher[key] = value
         statuses += (ended := _launch_jobs(config, lines, len(statuses), task))

@@ -47,7 +47,7 @@ from .keys import (
     ConfigReader,
     ExpectBy,
     ExpectMissing,
-    Kind,
+    KeyKind,
     NodesChoice,
     OnError,
     Preflight,
@@ -92,7 +92,9 @@ MAX_PAIRS = 10**6  # of all layouts and sizes together: each pair is a case
 UNCHANGED = tuple(
     key.name
     for key in KEY_TABLE
-    if key.kind in (Kind.CHOICE, Kind.INTEGER, Kind.FLAG) and not key.axis and key.name != "device"
+    if key.kind in (KeyKind.CHOICE, KeyKind.INTEGER, KeyKind.FLAG)
+    and not key.axis
+    and key.name != "device"
 )
 Pairs = str | tuple[tuple[int, int], ...]
 FULL = "full"  # scale=full

@@ -23,7 +23,7 @@ GROUP_ORDER = "group_order"
 
 Launchers = Literal["any", "starts_mpi", "none"]
 Texts = tuple[str, ...]
-Pairs = tuple[tuple[str, Any], ...]
+NamedValues = tuple[tuple[str, Any], ...]
 
 
 class Buffer(Protocol):
@@ -395,7 +395,7 @@ class Launcher(Protocol):
         By default one thread per rank, as torchrun sets it."""
         return {"OMP_NUM_THREADS": "1"}
 
-    def queued(self, layout: Layout, library: str | None, output: str) -> Pairs:
+    def queued(self, layout: Layout, library: str | None, output: str) -> NamedValues:
         """The settings of a Hydra launcher with `queue_keys` that make it start such a world, whose
         logs belong below `output`; see `command` for `library`. Raises ConfigError."""
         return ()
