@@ -137,14 +137,15 @@ def place_text(node: str) -> str:
     return f"{len(nodes)} nodes at once" if len(nodes) > 1 else f"node {node}"
 
 
-PLACE_WORDS: Mapping[str, Callable[[Any], str]] = {
+Words = Mapping[str, Callable[[Any], str]]  # how the value of each variable is written
+PLACE_WORDS: Words = {
     "benchmark": str,
     "layout": str,
     "pair": short_pairs,
     "node": place_text,
     "message_bytes": format_bytes,
 }
-PART_WORDS: Mapping[str, Callable[[Any], str]] = {
+PART_WORDS: Words = {
     "overlap": str,
     "timed": str,
     "gaps": "gaps {}".format,
@@ -162,7 +163,7 @@ def case_text(*sides: Variables) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _words(sides: Sequence[Variables], words: Mapping[str, Callable[[Any], str]]) -> str:
+def _words(sides: Sequence[Variables], words: Words) -> str:
     """The values of these variables; empty where all are usual."""
     texts = []
     for name, word in words.items():
