@@ -26,8 +26,7 @@ from commbench.core.units import format_factor, plural
 from commbench.core.variables import brought_along
 from commbench.results.columns import grouped
 from commbench.results.row import Row
-from commbench.stats.difference import Measured as Time
-from commbench.stats.difference import are_enough, differ
+from commbench.stats.difference import Time, are_enough, differ
 from commbench.stats.interval import Interval
 
 from .case_names import FAMILY_VARIABLES, OF_BACKEND, OF_LABEL, telling, unusual_texts

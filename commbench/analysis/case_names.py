@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from commbench.core.texts import setting_texts
 from commbench.core.units import value_text
 from commbench.core.variables import MAPS, NAMES, SHOWN, SIZES, brought_along, is_usual
-from commbench.results.columns import case_text, grouped
+from commbench.results.columns import IN_CASE_TEXT, case_text, grouped
 from commbench.results.row import Row
 
 AnyRow = TypeVar("AnyRow", bound=Row)
@@ -27,7 +27,6 @@ BROUGHT_BY: Mapping[str, str] = {
 OF_BACKEND = tuple(name for name, chosen in BROUGHT_BY.items() if chosen == "backend")
 # what a label may stand for, as the name of a setting
 OF_LABEL = (*OF_BACKEND, "env", "cuda_ipc", "interface", "bind")
-IN_CASE_TEXT = ("benchmark", "layout", "pair", "node", "overlap", "timed", "gaps", "late")
 
 
 def differing(rows: Sequence[Row], names: Iterable[str] = FAMILY_VARIABLES) -> list[str]:

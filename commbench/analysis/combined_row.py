@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from typing import Any
 from commbench.core.variables import NAMES
 from commbench.results.columns import GOOD_LEVEL
 from commbench.results.row import Measured
-from commbench.stats.launches import launch_medians
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +25,10 @@ class Combined(Measured):
     medians: tuple[float, ...]
 
     @property
+    def launch_medians(self) -> tuple[float, ...]:
+        return self.medians
+
+    @property
     def launches(self) -> int:
         return len(self.medians)
 
@@ -34,10 +36,6 @@ class Combined(Measured):
     def of(cls, rows: Sequence[Measured]) -> Combined:
         """The rows of the same case."""
         values = {name: how([getattr(row, name) for row in rows]) for name, how in COMBINED.items()}
-        launches = (
-            launch_medians(row.median_s, row.visit_medians_s, row.visit_launches) for row in rows
-        )
-        medians = tuple(itertools.chain.from_iterable(launches))
         values |= {
             "run_id": rows[0].run_id if len(rows) == 1 else "",
             "label": rows[0].label or "",
@@ -48,11 +46,9 @@ class Combined(Measured):
                 None if row.ci_high_s is None else max(row.ci_high_s, row.median_s) for row in rows
             ),
             "interval_level": min(row.interval_level or GOOD_LEVEL for row in rows),
-            # each launch counts as a visit, by which intervals over launches are counted
-            "visit_medians_s": medians,
-            "visit_launches": tuple(map(float, range(len(medians)))),
+            "medians": tuple(seconds for row in rows for seconds in row.launch_medians),
         }
-        return cls(**values, runs=len(rows), medians=medians)
+        return cls(**values, runs=len(rows))
 
 
 def _first(values: Iterable[Any]) -> Any:

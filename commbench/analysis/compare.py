@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from commbench.core.errors import ConfigError
-from commbench.core.variables import BY_NAME, NAMES, SIZES
-from commbench.results.columns import VARIABLES
+from commbench.core.units import natural_key
+from commbench.core.variables import BY_NAME, NAMES, SIZES, is_number
 from commbench.results.load import plain
 from commbench.stats import difference
 from commbench.stats.difference import NOISE_LAUNCHES
@@ -160,11 +160,10 @@ def compare_sides(base: Side, new: Side, rules: Rules) -> list[ComparedCase]:
     return sorted(cases.values(), key=_place_in_table)
 
 
-def _place_in_table(case: ComparedCase) -> list[str]:
-    """The values of the variables, the size last; numbers by size, nulls first."""
+def _place_in_table(case: ComparedCase) -> list[tuple[Any, ...]]:
+    """The values of the variables, the size last."""
     order = sorted(NAMES, key=lambda name: name in SIZES)
-    values = [_table_value(getattr(case.variables, name)) for name in order]
-    return [f"{value:020d}" if isinstance(value, int) else str(value or "") for value in values]
+    return [natural_key(getattr(case.variables, name)) for name in order]
 
 
 def noise_by_key(aa: Side, by: Sequence[ComparedVariable], seed: int) -> dict[Key, float]:
@@ -202,22 +201,20 @@ def _seed_of(key: Key) -> int:
 # ---------------------------------------------------------------- the data frame
 
 
-def _frame(cases: Iterable[ComparedCase]) -> pd.DataFrame:
-    """The columns COMPARISON_COLUMNS of the cases."""
+def _frame(cases: Sequence[ComparedCase]) -> pd.DataFrame:
+    """The columns COMPARISON_COLUMNS of the cases; a variable in which the sides differ is text:
+    BASE -> NEW."""
     import pandas as pd
 
     frame = pd.DataFrame(map(_columns, cases), columns=list(COMPARISON_COLUMNS))
-    # a variable that is compared is text: BASE -> NEW
-    whole = [
-        column.name
-        for column in VARIABLES
-        if column.kind == "integer" and str not in map(type, frame[column.name])
-    ]
+    differing = {name for case in cases for name in case.differing}
+    whole = [name for name in NAMES if is_number(name) and name not in differing]
     return frame.astype(NUMBER_TYPES | dict.fromkeys(whole, "Int64"))
 
 
 def _columns(case: ComparedCase) -> dict[str, Any]:
     values = {name: _table_value(getattr(case.variables, name)) for name in NAMES}
+    values |= {name: case.text(name) for name in case.differing}
     values |= {
         "sides": case.sides,
         "base_launches": len(case.base.launches),

@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from commbench.core.errors import ConfigError
+from commbench.core.texts import sides_text
 from commbench.core.variables import NAMES
 from commbench.results.columns import case_text
 from commbench.results.row import Measured, Row
 from commbench.stats.difference import ALPHA
 from commbench.stats.interval import Interval
 from commbench.stats.launch_groups import launch_groups
-from commbench.stats.launches import launch_medians
 from commbench.stats.levels import GroupedLaunches, level_test
 from commbench.stats.series import Series
 from commbench.stats.verdict import Comparison, Verdict, verdict
@@ -74,10 +74,10 @@ class Judged:
 
 @dataclass(frozen=True)
 class ComparedCase:
-    """A case of either side. `variables`: a Row without results, `BASE -> NEW` for one in which
-    the sides differ; `judged` is None where a side has no measured launch."""
+    """A case of either side. `rows`: the first of BASE and of NEW, or twice that of the only side;
+    `judged` is None where a side has no measured launch."""
 
-    variables: Row
+    rows: tuple[Row, Row]
     base: SideOfCase
     new: SideOfCase
     judged: Judged | None = None
@@ -88,6 +88,26 @@ class ComparedCase:
         if self.base.has_rows and self.new.has_rows:
             return "both"
         return "base" if self.base.has_rows else "new"
+
+    @property
+    def variables(self) -> Row:
+        """Those of BASE, where it has the case."""
+        return self.rows[0]
+
+    @property
+    def name(self) -> str:
+        """`all_reduce 1x2 -> 2x1 8 B`"""
+        return case_text(*self.rows)
+
+    @property
+    def differing(self) -> list[str]:
+        """The variables in which the sides differ."""
+        base, new = map(vars, self.rows)
+        return [name for name in NAMES if base[name] != new[name]]
+
+    def text(self, name: str) -> str:
+        """The value of a variable; `BASE -> NEW` where the sides differ."""
+        return sides_text(variable_text(getattr(row, name), name) for row in self.rows)
 
     @property
     def launches(self) -> tuple[int, int]:
@@ -110,24 +130,11 @@ def case_of(base: list[Row], new: list[Row], apart: str | None, paired: bool) ->
     base_launches, new_launches = used if paired else map(by_launch, used)
     reasons = sorted({row.reason for row in rows if row.reason is not None})
     return ComparedCase(
-        _common_case((base or new)[0], (new or base)[0]),
+        ((base or new)[0], (new or base)[0]),
         SideOfCase(tuple(base_launches), len(base) - len(used[0])),
         SideOfCase(tuple(new_launches), len(new) - len(used[1])),
         reason="; ".join(filter(None, [*reasons, apart])) or None,
     )
-
-
-def _common_case(base: Row, new: Row) -> Row:
-    """The variables of a case; `BASE -> NEW` of one in which the sides differ."""
-    values: dict[str, Any] = {}
-    for name in NAMES:
-        before = getattr(base, name)
-        after = getattr(new, name)
-        differs = before != after
-        values[name] = (
-            f"{variable_text(before, name)} -> {variable_text(after, name)}" if differs else before
-        )
-    return Row(**values)
 
 
 def judged(case: ComparedCase, comparison: Comparison, p_holm: float, delta: float) -> Judged:
@@ -200,11 +207,7 @@ def measured(rows: Iterable[Row]) -> list[Measured]:
 
 def by_launch(rows: Iterable[Measured]) -> list[Measured]:
     """A row per launch: a run of timing=rigorous has several."""
-    return [
-        replace(row, median_s=seconds)
-        for row in rows
-        for seconds in launch_medians(row.median_s, row.visit_medians_s, row.visit_launches)
-    ]
+    return [replace(row, median_s=seconds) for row in rows for seconds in row.launch_medians]
 
 
 def _matched(base: list[Measured], new: list[Measured]) -> tuple[list[Measured], list[Measured]]:

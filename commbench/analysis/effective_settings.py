@@ -18,7 +18,7 @@ def settings_texts(runs: Sequence[Mapping[str, Any]], rows: Iterable[Row]) -> li
     """Of runs that measured these cases: `in effect: btl_tcp_links=36 (environment)`; `without
     effect: ...`; of streams `tcp: initial window 10 segments, cubic, ...`."""
     settings = [each for run in runs for each in _settings_in(run)]
-    has_streams = any(row.stream_threads is not None for row in rows)
+    has_streams = any(row.is_stream for row in rows)
     idle = dict.fromkeys(problem_texts(settings))
     connections = dict.fromkeys(map(_tcp_text, runs)) if has_streams else ()
     return [

@@ -19,12 +19,10 @@ from commbench.core.variables import MODEL_ENGINE
 from commbench.results.columns import grouped
 from commbench.results.intervals import interval_of
 from commbench.results.row import Measured, Row
-from commbench.stats.difference import Measured as Time
+from commbench.stats.difference import Time
 from commbench.stats.interval import widest
-from commbench.stats.launches import launch_medians
 
 from .case_names import FAMILY_VARIABLES
-from .combined_row import Combined
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 Sizes = NDArray[np.int64]
@@ -142,16 +140,9 @@ def by_window(rows: Sequence[AnyRow]) -> list[tuple[int | None, list[AnyRow]]]:
     return groups + (by_window(rest) if rest else [])
 
 
-def launches_of(row: Measured) -> Sequence[float]:
-    """The median of each launch of a row, also of one that combines several runs."""
-    if isinstance(row, Combined):
-        return row.medians
-    return launch_medians(row.median_s, row.visit_medians_s, row.visit_launches)
-
-
 def _combined(rows: Sequence[Measured]) -> Time:
     """The time of all rows of a size."""
-    medians = tuple(seconds for row in rows for seconds in launches_of(row))
+    medians = tuple(seconds for row in rows for seconds in row.launch_medians)
     intervals = [interval for row in rows if (interval := interval_of(row)) is not None]
     if len(rows) == 1:
         in_visits = intervals[0].of in ("visits", "launches")

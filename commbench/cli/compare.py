@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from commbench.analysis.case_names import case_names
 from commbench.analysis.compare import Rules, compare_sides, noise_by_key
@@ -26,7 +27,7 @@ from commbench.report.compare_text import (
 from commbench.report.compared_sides import drift_text, provenance_lines, side_lines
 from commbench.report.junit import JunitCase, junit_xml
 from commbench.stats.difference import ALPHA, launches_needed
-from commbench.stats.launches import FEW_LAUNCHES
+from commbench.stats.thresholds import FEW_LAUNCHES
 from commbench.stats.verdict import Verdict
 
 from .options import CommandParser, add_delta, check_file, whole_number, write_file
@@ -198,7 +199,8 @@ def _junit_cases(
     cases: Sequence[ComparedCase], failures: set[str], rules: Rules
 ) -> list[JunitCase]:
     """A case for each; skipped are those without a verdict, or UNDECIDED, that do not fail."""
-    names = case_names([case.variables for case in cases])
+    # the first run of a case may have had other hosts: no part of its name
+    names = case_names([replace(case.variables, label=None, hosts=None) for case in cases])
     failing = {VERDICTS_OF[word] for word in failures & VERDICTS_OF.keys()}
     lost = MISSING_CASE if MISSING_CASE in failures else ""
     setting = _of_setting(rules)

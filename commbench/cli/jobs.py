@@ -24,8 +24,8 @@ from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.extras import how_to_install, is_installed
 from commbench.core.launchers import launchers
 from commbench.core.layout import Layout
-from commbench.core.protocols import Launcher, Pairs
-from commbench.core.secrets import recorded_override
+from commbench.core.protocols import Launcher, NamedValues
+from commbench.core.secrets import masked_override
 from commbench.core.terminal import (
     TableColumn,
     Terminal,
@@ -38,7 +38,7 @@ from commbench.core.terminal import (
 from commbench.core.variables import NAMES, TABLE
 from commbench.results.load import load_run
 from commbench.results.recorded import recorded_rows
-from commbench.results.run_folder import new_folder, read_record
+from commbench.results.run_folder import RECORD, new_folder, read_record
 from commbench.runtime.launchers.registry import mpi_library
 
 from .options import show_command
@@ -62,7 +62,7 @@ def differing_words(jobs: Sequence[Job]) -> list[list[str]]:
     repeats = ("label=",) if any(word.startswith(MODEL) for word in differing) else ()
     return [
         [
-            recorded_override(word).lstrip("+")
+            masked_override(word).lstrip("+")
             for word in job.overrides
             if word in differing and not word.startswith((PART, *repeats))
         ]
@@ -244,7 +244,7 @@ def interrupted_status(stop: KeyboardInterrupt | SystemExit) -> int:
 
 
 def _with_record(folder: str | None) -> Path | None:
-    return Path(folder) if folder is not None and (Path(folder) / "run.json").is_file() else None
+    return Path(folder) if folder is not None and (Path(folder) / RECORD).is_file() else None
 
 
 def swept(
@@ -335,21 +335,21 @@ def _queued(
     `given` keys stay.
     """
     statuses = list[int]()
-    groups: dict[Pairs, list[list[str]]] = {}
+    groups: dict[NamedValues, list[list[str]]] = {}
     for job in jobs:
         shape = Layout.around(job.settings.layouts)
         library = mpi_library(job.settings.backend, launcher)
-        pairs = launcher.queued(shape, library, config.output)
-        groups.setdefault(pairs, []).append(list(job.overrides))
-    for pairs, lines in groups.items():
+        queued = launcher.queued(shape, library, config.output)
+        groups.setdefault(queued, []).append(list(job.overrides))
+    for queued, lines in groups.items():
         with open_dict(config):
-            for key, value in pairs:
+            for key, value in queued:
                 if f"hydra.launcher.{key}" not in given:
                     config.hydra.launcher[key] = value
         statuses += (ended := _launch_jobs(config, lines, len(statuses), task))
         # the tables are in the logs of the jobs
         for words, status in zip(lines, ended, strict=True):
-            shown = shlex.join(map(recorded_override, words))
+            shown = shlex.join(map(masked_override, words))
             print(f"exit {status}: commbench {shown}", flush=True)
     print(f"results: {config.output}")
     return statuses

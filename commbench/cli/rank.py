@@ -15,10 +15,15 @@ from commbench.config.settings import SEARCH, Job, Settings, received
 from commbench.core.annexes import needed_annex
 from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError, WorldBroken
-from commbench.core.states import UNFINISHED, CaseStatus, Phase
-from commbench.measure.expectations import Verdict
-from commbench.results.load import counting_ranks, load_run, read_rows
-from commbench.results.recorded import recorded_rows, recorded_samples
+from commbench.core.states import UNFINISHED, CaseStatus
+from commbench.measure.expectations import ExpectationResult
+from commbench.results.load import load_run, read_rows
+from commbench.results.recorded import (
+    MEASURE,
+    recorded_rows,
+    recorded_samples,
+    repetition_seconds,
+)
 from commbench.results.row import Measured, Row
 from commbench.results.writer import Arrays
 from commbench.runtime.exit_protocol import FOLDER, JOB, RESUME, leave_status
@@ -32,7 +37,6 @@ from commbench.runtime.signals import begin_session
 from commbench.stats.series import Series
 
 FAILED_CASE: CaseStatus = "failed"
-MEASURE: Phase = "measure"
 
 
 def run_started() -> int:
@@ -156,21 +160,21 @@ def _earlier_starts(job: Job, folder: str, resume: Resume) -> EarlierStarts:
         continued = unfinished | ~cases.status.isin(FINISHED)
         # a search may visit any of its cases again
         chosen = cases.case_id if job.settings.pairs == SEARCH else cases.case_id[continued]
-        visits = earlier_visits(folder, {*chosen})
+        visits = recorded_visits(folder, {*chosen})
     return EarlierStarts(resume, run, recorded, reasons, visits)
 
 
-def _judged(settings: Settings, folder: str, rows: Iterable[Row]) -> Verdict:
+def _judged(settings: Settings, folder: str, rows: Iterable[Row]) -> ExpectationResult:
     """Which ranks are slow among pairs, if no search says it, and what is not normal."""
     found = () if settings.pairs == SEARCH else findings(rows)
-    verdict = Verdict(missed=tuple(each.text for each in found if each.kind == "rank"))
+    verdict = ExpectationResult(missed=tuple(each.text for each in found if each.kind == "rank"))
     if settings.expect_normal:
         module = needed_annex(KNOWN_VALUES, f"expect={EXPECT_NORMAL}")
         verdict += module.verdict_on_normal(folder)
     return verdict
 
 
-def earlier_visits(folder: str | Path, case_ids: Collection[str]) -> dict[str, EarlierVisits]:
+def recorded_visits(folder: str | Path, case_ids: Collection[str]) -> dict[str, EarlierVisits]:
     """The earlier visits of those cases that have samples, by case_id. Raises CommbenchError for
     unreadable files."""
     recorded = recorded_rows(Path(folder))
@@ -200,15 +204,10 @@ def _visit_times(row: Row, samples: Arrays) -> tuple[Series, ...]:
     recorded_s = row.visit_medians_s
     if not isinstance(row, Measured) or recorded_s is None:
         return ()
-    counts = samples["phase"] == MEASURE
-    counts &= counting_ranks(row, samples["rank"])
-    visit, repetition, elapsed_ns = (
-        samples[name][counts] for name in ("visit", "repetition", "elapsed_ns")
-    )
+    visit = samples["visit"]
     times = [
-        _slowest(repetition[visit == number], elapsed_ns[visit == number])
-        * (1e-9 / (row.operations_per_sample or 1))
-        for number in np.unique(visit[~np.isnan(visit)])
+        repetition_seconds(row, {name: column[visit == number] for name, column in samples.items()})
+        for number in np.unique(visit[(samples["phase"] == MEASURE) & ~np.isnan(visit)])
     ]
     medians_s = np.array([np.median(series) for series in times])
     wanted_s = np.asarray(recorded_s, dtype=np.float64)
@@ -229,10 +228,3 @@ def _visit_times(row: Row, samples: Arrays) -> tuple[Series, ...]:
     return tuple(
         series * factor for series, factor in zip(times[first : first + n], factors, strict=True)
     )
-
-
-def _slowest(repetition: Series, elapsed_ns: Series) -> Series:
-    """The largest of each repetition, in their order."""
-    order = np.argsort(repetition, kind="stable")
-    _, begins = np.unique(repetition[order], return_index=True)
-    return np.maximum.reduceat(elapsed_ns[order], begins)

@@ -32,6 +32,7 @@ from commbench.hardware.resource_limits import cpu_limit_cores
 from commbench.hardware.sources import ROOT
 from commbench.results.load import load_run, read_rows
 from commbench.results.run_folder import (
+    RECORD,
     check_readable,
     exists,
     how_to_finish,
@@ -247,7 +248,7 @@ def resume(words: Sequence[str]) -> int:
     staged = annexes.stages()
     if staged is not None and staged.is_folder_of_stages(folder):
         return staged.resume_stages(folder, options.force)
-    if not exists(folder / "run.json"):
+    if not exists(folder / RECORD):
         raise ConfigError(
             f"{folder} is not a run: it has no run.json; give the folder that the run printed as"
             " results"

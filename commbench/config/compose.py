@@ -36,7 +36,7 @@ from .keys import (
     GROUPS,
     NO_STAGE,
     OVERRIDES,
-    Kind,
+    KeyKind,
     is_text,
     list_refusal,
     unknown_key,
@@ -267,7 +267,7 @@ class ConfigComposer:
             if override.is_sweep_override() and not multirun:
                 raise ConfigError(_comma_text(text, name))
             takes_list = name != "experiment" and (
-                key is None or key.axis or key.kind is Kind.OTHER
+                key is None or key.axis or key.kind is KeyKind.OTHER
             )
             if isinstance(value, list) and not takes_list:
                 raise list_refusal(name, value)

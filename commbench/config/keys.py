@@ -26,7 +26,7 @@ Preflight = Literal["strict", "warn", "off"]
 OnError = Literal["continue", "stop"]
 
 
-class Kind(Enum):
+class KeyKind(Enum):
     """How one value of a key is read."""
 
     GROUP = "a file of a group"
@@ -46,7 +46,7 @@ class Key:
     """
 
     name: str
-    kind: Kind
+    kind: KeyKind
     choices: tuple[str, ...] = ()
     minimum: int = 0
     maximum: int = INT64_MAX
@@ -61,50 +61,49 @@ class Key:
 
 def _of_variable(each: Variable) -> Key:
     """The key that chooses a variable's values."""
-    kinds = {"flag": Kind.FLAG, "integer": Kind.INTEGER, "text": Kind.TEXT}
-    kind = Kind.CHOICE if each.choices else kinds[each.kind]
-    return Key(each.name, kind, each.choices or (), each.least, each.most, each.axis)
+    kinds = {"flag": KeyKind.FLAG, "integer": KeyKind.INTEGER, "text": KeyKind.TEXT}
+    kind = KeyKind.CHOICE if each.choices else kinds[each.kind]
+    return Key(each.name, kind, each.choices, each.least, each.most, each.axis)
 
 
 TIMERS: dict[Device, tuple[TimerName, ...]] = {  # the first one is `auto`
     "cpu": ("host",),
     "cuda": ("host_sync", "device_event", "graph", "throughput"),
 }
-EVENT_TIMED = TIMERS["cuda"][1:]  # by events of the GPU
 KEY_TABLE = (
-    Key("backend", Kind.GROUP),
-    Key("benchmarks", Kind.GROUP, group="benchmark", axis=True),
-    Key("timing", Kind.GROUP),
-    Key("launcher", Kind.GROUP),
-    Key("writers", Kind.GROUP, group="writer", axis=True),
-    Key("budget", Kind.MAPPING),
-    Key("layout", Kind.OTHER, axis=True),
-    Key("dtype", Kind.OTHER, axis=True),
-    Key("sizes", Kind.OTHER, axis=True),
-    Key("sizes_per", Kind.CHOICE, get_args(SizesPer)),
-    Key("pairs", Kind.OTHER, axis=True),
-    Key("search", Kind.MAPPING),
-    Key("nodes", Kind.CHOICE, get_args(NodesChoice)),
-    *(_of_variable(each) for each in TABLE if each.choices is not None),
-    Key("env", Kind.MAPPING),
-    Key("limit", Kind.OTHER, axis=True),
-    Key("trial", Kind.INTEGER),
-    Key("expect", Kind.OTHER, axis=True),
-    Key("expect_by", Kind.CHOICE, get_args(ExpectBy)),
-    Key("expect_missing", Kind.CHOICE, get_args(ExpectMissing)),
-    Key("preflight", Kind.CHOICE, get_args(Preflight)),
-    Key("on_error", Kind.CHOICE, get_args(OnError)),
-    Key("profile", Kind.TEXT),
-    Key("plan", Kind.FLAG),
-    Key("verbose", Kind.FLAG),
-    Key("label", Kind.TEXT),
-    Key("stage", Kind.CHOICE, (NO_STAGE, *STAGES)),
-    Key("seed", Kind.INTEGER),
-    Key("output", Kind.TEXT),
-    Key("allow", Kind.OTHER),
-    Key("scale", Kind.OTHER),
-    Key("part", Kind.OTHER),
-    Key("parts", Kind.OTHER),
+    Key("backend", KeyKind.GROUP),
+    Key("benchmarks", KeyKind.GROUP, group="benchmark", axis=True),
+    Key("timing", KeyKind.GROUP),
+    Key("launcher", KeyKind.GROUP),
+    Key("writers", KeyKind.GROUP, group="writer", axis=True),
+    Key("budget", KeyKind.MAPPING),
+    Key("layout", KeyKind.OTHER, axis=True),
+    Key("dtype", KeyKind.OTHER, axis=True),
+    Key("sizes", KeyKind.OTHER, axis=True),
+    Key("sizes_per", KeyKind.CHOICE, get_args(SizesPer)),
+    Key("pairs", KeyKind.OTHER, axis=True),
+    Key("search", KeyKind.MAPPING),
+    Key("nodes", KeyKind.CHOICE, get_args(NodesChoice)),
+    *(_of_variable(each) for each in TABLE if each.key),
+    Key("env", KeyKind.MAPPING),
+    Key("limit", KeyKind.OTHER, axis=True),
+    Key("trial", KeyKind.INTEGER),
+    Key("expect", KeyKind.OTHER, axis=True),
+    Key("expect_by", KeyKind.CHOICE, get_args(ExpectBy)),
+    Key("expect_missing", KeyKind.CHOICE, get_args(ExpectMissing)),
+    Key("preflight", KeyKind.CHOICE, get_args(Preflight)),
+    Key("on_error", KeyKind.CHOICE, get_args(OnError)),
+    Key("profile", KeyKind.TEXT),
+    Key("plan", KeyKind.FLAG),
+    Key("verbose", KeyKind.FLAG),
+    Key("label", KeyKind.TEXT),
+    Key("stage", KeyKind.CHOICE, (NO_STAGE, *STAGES)),
+    Key("seed", KeyKind.INTEGER),
+    Key("output", KeyKind.TEXT),
+    Key("allow", KeyKind.OTHER),
+    Key("scale", KeyKind.OTHER),
+    Key("part", KeyKind.OTHER),
+    Key("parts", KeyKind.OTHER),
 )
 KEYS = {key.name: key for key in KEY_TABLE}
 OVERRIDES = {key.override: key for key in KEY_TABLE}
@@ -116,12 +115,12 @@ INNER_TEXTS = (
     "launcher.agent",
     "launcher.options",
 )
-GROUPS = {key.override: key for key in KEY_TABLE if key.kind is Kind.GROUP}
+GROUPS = {key.override: key for key in KEY_TABLE if key.kind is KeyKind.GROUP}
 
 
 def is_text(name: str) -> bool:
     """Whether the key of an override takes text, which is kept as it was typed."""
-    return name in INNER_TEXTS or (name in OVERRIDES and OVERRIDES[name].kind is Kind.TEXT)
+    return name in INNER_TEXTS or (name in OVERRIDES and OVERRIDES[name].kind is KeyKind.TEXT)
 
 
 def list_refusal(key: str, values: list[Any]) -> ConfigError:
@@ -154,7 +153,7 @@ class ConfigReader:
         """The value of a key, checked; a tuple for an axis. Raises ConfigError."""
         key = KEYS[name]
         value = self.raw.get(name)
-        if key.kind is Kind.GROUP and key.axis:
+        if key.kind is KeyKind.GROUP and key.axis:
             if isinstance(value, str):
                 raise ConfigError(f"unknown key {name}; did you mean {key.override}={value}?")
             if not isinstance(value, dict) or not value:
@@ -173,9 +172,9 @@ class ConfigReader:
             )
         if isinstance(value, list):
             raise list_refusal(name, value)
-        if key.kind is Kind.GROUP:
+        if key.kind is KeyKind.GROUP:
             return construct(value, name, self._allow)
-        if key.kind is Kind.MAPPING:
+        if key.kind is KeyKind.MAPPING:
             if value is not None and not isinstance(value, dict):
                 raise ConfigError(f"{name}={value} is not a mapping; write {name}.NAME=VALUE")
             return {str(entry): content for entry, content in (value or {}).items()}
@@ -186,24 +185,24 @@ def _checked(key: Key, value: Any) -> Any:
     """One value of a key that is neither a group nor a mapping; None for a flag that is `auto`.
     Raises ConfigError."""
     match key.kind:
-        case Kind.TEXT:
+        case KeyKind.TEXT:
             if isinstance(value, dict):
                 raise ConfigError(f"{key.name}={value} is not a text")
             check_text(key.name, value)
             return None if value is None else str(value)
-        case Kind.FLAG:
+        case KeyKind.FLAG:
             if key.axis and value == "auto":
                 return None
             if not isinstance(value, bool):
                 also = ", nor auto" if key.axis else ""
                 raise ConfigError(f"{key.name}={value} is neither true nor false{also}")
-        case Kind.INTEGER:
+        case KeyKind.INTEGER:
             if type(value) is not int or not key.minimum <= value <= key.maximum:
                 largest = "2^63-1" if key.maximum == INT64_MAX else key.maximum
                 raise ConfigError(
                     f"{key.name}={value} is not an integer from {key.minimum} to {largest}"
                 )
-        case Kind.CHOICE:
+        case KeyKind.CHOICE:
             # YAML reads on and off as booleans
             if isinstance(value, bool) and "off" in key.choices:
                 value = "on" if value else "off"

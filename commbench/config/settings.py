@@ -21,7 +21,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.core.payload import dtype
 from commbench.core.protocols import Backend, Launcher
-from commbench.core.secrets import recorded
+from commbench.core.secrets import masked
 from commbench.core.states import Stage
 from commbench.core.terminal import one_line
 from commbench.core.variables import (
@@ -47,7 +47,7 @@ from .keys import (
     ConfigReader,
     ExpectBy,
     ExpectMissing,
-    Kind,
+    KeyKind,
     NodesChoice,
     OnError,
     Preflight,
@@ -92,7 +92,9 @@ MAX_PAIRS = 10**6  # of all layouts and sizes together: each pair is a case
 UNCHANGED = tuple(
     key.name
     for key in KEY_TABLE
-    if key.kind in (Kind.CHOICE, Kind.INTEGER, Kind.FLAG) and not key.axis and key.name != "device"
+    if key.kind in (KeyKind.CHOICE, KeyKind.INTEGER, KeyKind.FLAG)
+    and not key.axis
+    and key.name != "device"
 )
 Pairs = str | tuple[tuple[int, int], ...]
 FULL = "full"  # scale=full
@@ -228,7 +230,7 @@ class Settings:
     @property
     def recorded_env(self) -> tuple[tuple[str, str], ...]:
         """`env` without credentials."""
-        return tuple((name, recorded(name, value)) for name, value in self.env)
+        return tuple((name, masked(name, value)) for name, value in self.env)
 
     @property
     def case_s(self) -> float:
@@ -301,9 +303,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
 
 OWN_FIELDS = {field.name for field in fields(Settings)}
 # the variables of Settings.axes
-AXIS_KEYS = tuple(
-    each.name for each in TABLE if each.choices is not None and each.name not in OWN_FIELDS
-)
+AXIS_KEYS = tuple(each.name for each in TABLE if each.key and each.name not in OWN_FIELDS)
 
 
 def on_nodes(layouts: Sequence[Layout], nodes: NodesChoice) -> tuple[Layout, ...]:
@@ -488,7 +488,7 @@ def job_of(whole: Mapping[str, Any], overrides: Iterable[str]) -> Job:
     identity["inputs"] = [benchmark.recorded_inputs() for benchmark in settings.benchmarks]
     text = json.dumps(identity, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    config = {key: recorded(key, value) for key, value in whole.items()}
+    config = {key: masked(key, value) for key, value in whole.items()}
     return Job(tuple(overrides), settings, config, digest, dict(whole))
 
 

@@ -103,15 +103,15 @@ def version_of(library: str | None) -> str | None:
 class Shape:
     """How a sample becomes a number.
 
-    operations_per_sample: messages or collective calls in one sample; reported times are per
-    operation. bytes_per_sample: payload that one sample moves, of all ranks whose clocks count.
-    headline: whose clock counts; of `ranks` only, where they are given. median_of: what the time
-    per operation is, in words. single: whether a sample is one such operation, so that percentiles
-    of samples are those of operations. rated: whether its inverse is a rate of messages.
+    operations: messages or collective calls in one sample; reported times are per operation.
+    moved_bytes: payload of a sample, of all ranks whose clocks count. headline: whose clock counts;
+    of `ranks` only, where they are given. median_of: what the time per operation is, in words.
+    single: whether a sample is one such operation, so that percentiles of samples are those of
+    operations. rated: whether its inverse is a rate of messages.
     """
 
-    operations_per_sample: int
-    bytes_per_sample: int
+    operations: int
+    moved_bytes: int
     headline: Headline
     median_of: str = "operation"
     single: bool = True

@@ -23,7 +23,7 @@ GROUP_ORDER = "group_order"
 
 Launchers = Literal["any", "starts_mpi", "none"]
 Texts = tuple[str, ...]
-Pairs = tuple[tuple[str, Any], ...]
+NamedValues = tuple[tuple[str, Any], ...]
 
 
 class Buffer(Protocol):
@@ -292,8 +292,8 @@ class RankVariables(NamedTuple):
 
     own: Texts = ()  # prefixes of what it exports; no launcher forwards that to its ranks
     recorded: Texts = ()  # prefixes of what run.json has
-    # prefixes of what run.json has not, because the launcher sets it and no user. Nor has it what
-    # differs between ranks: names that end in one of RANK_WORDS (hardware/machine_facts.py)
+    # prefixes of what is not recorded: set by the launcher, not by users. What differs between
+    # ranks is not recorded either: names that end in one of RANK_WORDS (hardware/machine_facts.py)
     internal: Texts = ()
     worlds: Texts = ()  # with those of other launchers, they differ between any two worlds
     terminals: Texts = ()  # only of ranks that a user may type commands into
@@ -395,7 +395,7 @@ class Launcher(Protocol):
         By default one thread per rank, as torchrun sets it."""
         return {"OMP_NUM_THREADS": "1"}
 
-    def queued(self, layout: Layout, library: str | None, output: str) -> Pairs:
+    def queued(self, layout: Layout, library: str | None, output: str) -> NamedValues:
         """The settings of a Hydra launcher with `queue_keys` that make it start such a world, whose
         logs belong below `output`; see `command` for `library`. Raises ConfigError."""
         return ()

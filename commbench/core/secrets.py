@@ -90,21 +90,21 @@ def _mask_words(words: Sequence[str]) -> list[str]:
     return masked
 
 
-def recorded(name: str, value: Any) -> Any:
+def masked(name: str, value: Any) -> Any:
     """A value of the configuration, masked at every depth, as it may be recorded; null and booleans
     stay."""
     if isinstance(value, dict):
-        return {key: recorded(str(key), entry) for key, entry in value.items()}
+        return {key: masked(str(key), entry) for key, entry in value.items()}
     if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
         return [MASK] * len(value) if is_secret(name) else _mask_words(value)
     if isinstance(value, list):
-        return [recorded(name, entry) for entry in value]
+        return [masked(name, entry) for entry in value]
     if is_secret(name) and value is not None and not isinstance(value, bool):
         return MASK
     return mask(value) if isinstance(value, str) else value
 
 
-def recorded_override(text: str) -> str:
+def masked_override(text: str) -> str:
     """An override as it may be recorded: KEY='***' if KEY, or a name in its mapping, names a
     credential."""
     match = OVERRIDE.fullmatch(text)

@@ -65,6 +65,11 @@ def meant(name: str, value: Any) -> Any:
     return BY_NAME[name].null if value is None and name in BY_NAME else value
 
 
+def sides_text(texts: Iterable[str]) -> str:
+    """`1x2 -> 2x1`, of both sides of a comparison; a text that both have stands once."""
+    return " -> ".join(dict.fromkeys(text or "none" for text in texts))
+
+
 def some_of(texts: Sequence[str], most: int) -> list[str]:
     """The first of them, and how many are left: `a`, `b`, `and 3 more`."""
     left = len(texts) - most

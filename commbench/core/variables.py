@@ -22,6 +22,10 @@ from .units import format_bytes, parse_pairs, short_pairs
 Engine = Literal["python", "native", "virtual"]
 MODEL_ENGINE: Engine = "virtual"
 TimerName = Literal["host", "host_sync", "device_event", "graph", "throughput"]
+# by events of the GPU
+EVENT_TIMED: tuple[TimerName, ...] = ("device_event", "graph", "throughput")
+# of several samples between two stamps
+BATCH_TIMED: tuple[TimerName, ...] = ("graph", "throughput")
 Sync = Literal["barrier", "none"]
 Device = Literal["cpu", "cuda"]
 Schedule = Literal["serial", "rounds"]
@@ -67,14 +71,14 @@ class Variable:
     the field of Variables.
 
     default: left out of case ids, titles and tables; REQUIRED for one that every case has. usual:
-    another value that titles and tables leave out. null: the word for None in its key. choices: the
-    values of its key; () for a key without a list of values, None without a key. axis: a list of
-    values makes an axis inside one run. applies_to: `operation` or `backend`, whose `axes` must
-    name it, `pairs` (and such a backend), or `all`. shown: in a run's title where all rows share
-    it, else as a column. bare: a title gives the value without the name. implied_by: the variable
-    that brings it along in a comparison. beside: runs that differ in it are columns of one table.
-    feature: the folder of `features` that its key needs. untried: values that have not run on a GPU
-    yet, as the first line of a run on one says.
+    another value that titles and tables leave out. null: the word for None in its key. key: whether
+    the configuration has a key of this name. choices: the values of that key, where they are
+    listed. axis: a list of values makes an axis inside one run. applies_to: `operation` or
+    `backend`, whose `axes` must name it, `pairs` (and such a backend), or `all`. shown: in a run's
+    title where all rows share it, else as a column. bare: a title gives the value without the name.
+    implied_by: the variable that brings it along in a comparison. beside: runs that differ in it
+    are columns of one table. feature: the folder of `features` that its key needs. untried: values
+    that have not run on a GPU yet, as the first line of a run on one says.
     """
 
     meaning: str
@@ -84,7 +88,8 @@ class Variable:
     default: Any = REQUIRED
     usual: Any = None
     null: str | None = None
-    choices: tuple[str, ...] | None = None
+    key: bool = True
+    choices: tuple[str, ...] = ()
     least: int = 0
     most: int = INT64_MAX
     axis: bool = False
@@ -109,9 +114,11 @@ class Variables:
     """The independent variables of a case or of a row, in the order in which tables are sorted; one
     that does not apply is None."""
 
-    benchmark: str = variable("operation that was measured", bare=True)
-    backend: str = variable("library that moved the bytes", shown=False, bare=True, beside=True)
-    layout: str = variable("nodes x ranks per node", bare=True)
+    benchmark: str = variable("operation that was measured", bare=True, key=False)
+    backend: str = variable(
+        "library that moved the bytes", shown=False, bare=True, beside=True, key=False
+    )
+    layout: str = variable("nodes x ranks per node", bare=True, key=False)
     engine: Engine = variable(
         "python: what a training script sees; native: what C sees; virtual: simulated",
         choices=("auto", "python", "native"),
@@ -121,7 +128,11 @@ class Variables:
         beside=True,
     )
     dtype: str = variable(
-        "element type", default=NO_DTYPE, bare=True, untried=("float8_e4m3fn", "float8_e5m2")
+        "element type",
+        default=NO_DTYPE,
+        bare=True,
+        untried=("float8_e4m3fn", "float8_e5m2"),
+        key=False,
     )
     schedule: Schedule | None = variable(
         "order of several pairs: serial, rounds",
@@ -133,22 +144,22 @@ class Variables:
         "ranks of a point-to-point case; several pairs run at once",
         default=None,
         implied_by="layout",
+        key=False,
     )
     node: str | None = variable(
         "node whose ranks run the operation among themselves; several nodes run at once",
         default=None,
+        key=False,
     )
     root: int | None = variable(
         "root rank of a rooted collective",
         default=None,
-        choices=(),
         axis=True,
         applies_to="operation",
     )
     streams: int | None = variable(
         "parallel connections of a pair",
         default=None,
-        choices=(),
         least=1,
         most=64,
         axis=True,
@@ -164,13 +175,15 @@ class Variables:
         applies_to="operation",
     )
     message_bytes: int = variable(
-        "bytes of the message; the total where a collective divides it", unit="B", shown=False
+        "bytes of the message; the total where a collective divides it",
+        unit="B",
+        shown=False,
+        key=False,
     )
-    elements: int = variable("elements of one block", shown=False)
+    elements: int = variable("elements of one block", shown=False, key=False)
     window: int | None = variable(
         "messages in flight",
         default=None,
-        choices=(),
         least=1,
         most=16384,  # each message in flight is a step of the program
         axis=True,
@@ -179,7 +192,6 @@ class Variables:
     in_place: bool | None = variable(
         "send and receive buffer are the same",
         default=None,
-        choices=(),
         axis=True,
         applies_to="operation",
     )
@@ -205,7 +217,6 @@ class Variables:
     traffic: str | None = variable(
         "who sends how much to whom: a pattern, a model of experts, a file with its digest",
         default=None,
-        choices=(),
         null="uniform",
         axis=True,
         applies_to="operation",
@@ -215,7 +226,6 @@ class Variables:
         "job whose communication is replayed: a generator, or a file's name and digest; with a"
         " number, one of its operations alone",
         default=None,
-        choices=(),
         applies_to="operation",
     )
     gaps: Gaps | None = variable(
@@ -229,7 +239,6 @@ class Variables:
     late: str | None = variable(
         "rank that begins each operation of a job later, and by how much",
         default=None,
-        choices=(),
         axis=True,
         applies_to="operation",
     )
@@ -253,7 +262,6 @@ class Variables:
     compute: str | None = variable(
         "time of that computation alone, as 100us; null: about that of the communication alone",
         default=None,
-        choices=(),
         feature="overlap",
     )
     timed: Timed | None = variable(
@@ -261,11 +269,11 @@ class Variables:
         " the operation goes on), together (until both have ended)",
         default=None,
         feature="overlap",
+        key=False,
     )
     groups: str | None = variable(
         "operations that groups of ranks run at once; [ ] around the one whose time is taken",
         default=None,
-        choices=(),
         null="all_reduce@world + all_gather@world",
         axis=True,
         applies_to="operation",
@@ -282,7 +290,6 @@ class Variables:
     split: int | None = variable(
         "groups of neighbours that a communicator is split into",
         default=None,
-        choices=(),
         least=1,
         axis=True,
         applies_to="operation",
@@ -322,7 +329,9 @@ class Variables:
         choices=("auto", *get_args(TimerName)),
         axis=True,
     )
-    timing: str = variable("policy that decided the number of repetitions", shown=False, bare=True)
+    timing: str = variable(
+        "policy that decided the number of repetitions", shown=False, bare=True, key=False
+    )
     cuda_ipc: Ipc = variable(
         "CUDA IPC as requested: auto, on, off",
         default="auto",
@@ -350,10 +359,15 @@ class Variables:
         untried=get_args(Algorithm),
     )
     interface: str | None = variable(
-        "network interface as requested", default=None, choices=(), shown=False, beside=True
+        "network interface as requested", default=None, shown=False, beside=True
     )
     env: Options = variable(
-        "environment exported for this run", default=(), shown=False, bare=True, beside=True
+        "environment exported for this run",
+        default=(),
+        shown=False,
+        bare=True,
+        beside=True,
+        key=False,
     )
     library: str | None = variable(
         "library and version, as reported by the library once it was open",
@@ -362,6 +376,7 @@ class Variables:
         bare=True,
         implied_by="backend",
         beside=True,
+        key=False,
     )
     bind: Binding = variable(
         "how ranks were bound to cores, as requested: auto, core, numa, none",
@@ -377,12 +392,18 @@ class Variables:
         bare=True,
         implied_by="backend",
         beside=True,
+        key=False,
     )
 
     @property
     def has_model_clock(self) -> bool:
         """Whether its times are those of a model, and no clock was read."""
         return self.engine == MODEL_ENGINE
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether writes follow one another without an answer."""
+        return self.benchmark == "stream"
 
     @property
     def is_round(self) -> bool:

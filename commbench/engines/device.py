@@ -1,12 +1,14 @@
 """The engines for a GPU: work is enqueued from Python and timed in one of four modes.
 
-host_sync    host clock around the calls and a synchronisation: what a caller that waits for the
-result sees device_event GPU events around one sample throughput   GPU events around samples that
-follow one another without a wait (block_k) graph        GPU events around the replay of a captured
-graph of such samples (block_k): one launch from the host Libraries return before the work is done,
-so a host clock is only valid after a synchronisation. With events, the GPU is kept busy (`hold`)
-while the host enqueues a repetition, so that the time between them includes no launch; ranks hold
-for different times, so these modes have their barrier (measure/plan.py) after the hold.
+host_sync     host clock around a sample and a synchronisation
+device_event  GPU events around a sample
+throughput    GPU events around block_k samples
+graph         GPU events around the replay of a graph of block_k samples: one launch
+
+Libraries return before the work is done, so a host clock is only valid after a synchronisation.
+With events, the GPU is kept busy (`hold`) while the host enqueues a repetition, so that the time
+between them includes no launch. Ranks hold for different times, so these modes have their barrier
+(measure/plan.py) after the hold.
 """
 
 from __future__ import annotations

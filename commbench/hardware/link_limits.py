@@ -61,11 +61,9 @@ class Limit(NamedTuple):
     kind: LimitKind
 
 
-def interface_limit(name: str, mbit_per_s: float, count: int = 1) -> Limit:
-    """The line rate of a node's interface in one direction, or of `count` equal ones that are used
-    together."""
-    line = f"{name} {mbit_per_s / 1e3:g} Gb/s"
-    return together(count, Limit(mbit_per_s / MBIT_PER_GB, line, "network"))
+def interface_limit(name: str, mbit_per_s: float) -> Limit:
+    """The line rate of a node's interface in one direction."""
+    return Limit(mbit_per_s / MBIT_PER_GB, f"{name} {mbit_per_s / 1e3:g} Gb/s", "network")
 
 
 def told_limit(name: str, gb_per_s: float) -> Limit:
@@ -168,7 +166,7 @@ def _traffic_share(
     chosen = np.array(inside)
     sent = traffic[chosen][:, ~chosen].sum()
     received = traffic[~chosen][:, chosen].sum()
-    return float(max(sent, received) / planned.shape.bytes_per_sample)
+    return float(max(sent, received) / planned.shape.moved_bytes)
 
 
 def host_link(gpu: RankGpu) -> Limit | None:
@@ -225,7 +223,7 @@ def _core_copies_limit(
         share = crossing_share(planned, Layout(len(ranks), 1))
     else:
         received = traffic.sum() - np.trace(traffic)
-        share = float(received / len(ranks) / planned.shape.bytes_per_sample)
+        share = float(received / len(ranks) / planned.shape.moved_bytes)
     if not share:
         return None
     if planned.operation in (steps.Gather, steps.Scatter):
@@ -271,9 +269,7 @@ def _exchanged_share(planned: Planned, layout: Layout) -> float | None:
     if set(peers) != set(range(1, planned.size)):
         return None
     remote = sum(peer >= layout.ranks_per_node for peer in peers)
-    return (
-        layout.ranks_per_node * remote * planned.case.message_bytes / planned.shape.bytes_per_sample
-    )
+    return layout.ranks_per_node * remote * planned.case.message_bytes / planned.shape.moved_bytes
 
 
 def _remote_share(layout: Layout) -> float:

@@ -114,7 +114,7 @@ class CaseVisit:
         self._block_k = block_k
         problem = None
         runner = None
-        self._collector.operations = planned.shape.operations_per_sample * block_k
+        self._collector.operations = planned.shape.operations * block_k
         try:
             programs = {rank: program.repeated(block_k) for rank, program in self._programs.items()}
             mode = replace(

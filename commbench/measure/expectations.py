@@ -17,7 +17,7 @@ COMPARE = {">=": float.__ge__, "<=": float.__le__, ">": float.__gt__, "<": float
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ExpectationResult:
     """How many cases meet and miss expectations; a line for each bound that is missed, and for each
     case that was not measured."""
 
@@ -26,8 +26,8 @@ class Verdict:
     missed: tuple[str, ...] = ()
     not_measured: tuple[str, ...] = ()
 
-    def __add__(self, other: Verdict) -> Verdict:
-        return Verdict(*map(add, astuple(self), astuple(other)))
+    def __add__(self, other: ExpectationResult) -> ExpectationResult:
+        return ExpectationResult(*map(add, astuple(self), astuple(other)))
 
     def passes(self, unmeasured: str) -> bool:
         """Whether nothing was missed; what was not measured is missed, unless it is allowed."""
@@ -45,7 +45,7 @@ def verdict_on(
     expected: Expectation,
     rows: Iterable[Row],
     decided_by: Literal["median", "interval"] = "median",
-) -> Verdict:
+) -> ExpectationResult:
     """Compare every case that the expectation applies to. A measured case without that column (a
     barrier has no bandwidth) counts only where no case has it.
 
@@ -77,7 +77,7 @@ def verdict_on(
     if not met and not missed and not not_measured:
         not_measured.append(f"{begin} no measured case has {expected.column}")
     line = f"{begin} {_missed_text(missed)}"
-    return Verdict(met, len(missed), (line,) if missed else (), tuple(not_measured))
+    return ExpectationResult(met, len(missed), (line,) if missed else (), tuple(not_measured))
 
 
 def _is_meant(expected: Expectation, row: Row) -> bool:

@@ -33,20 +33,20 @@ class Decision:
 
 @dataclass(frozen=True)
 class Measuring:
-    """What it adds.
+    """What a feature adds to measuring.
 
-    values: for each of its keys that has more to check, the value of a case; raises ConfigError.
+    values: of each key with more to check, the value of a case; raises ConfigError.
     check: whether the settings go together; raises ConfigError.
-    cases: those that a case stands for.
+    cases: the cases that a case stands for.
     around: the benchmark of a case, with what goes on beside the operation.
     calibrated: what rank 0 measures alone before the first case; part of the run's record.
-    decides: whether rank 0 decides something before each visit of a case. These come after all
-    others in the first pass.
-    decision: that, from the rows of the run by case_id, and from what it has calibrated.
-    decided: the benchmark of the case with the value of the decision, on all ranks.
-    strategy: what decides how long a visit goes on; None for the stop rule of its settings.
-    probe: what it finds out about a case in further calls, after the first visit of each launch:
-    on rank 0 the values of its columns. All ranks make the same calls.
+    decides: whether rank 0 decides something before each visit of a case. Such cases come last in
+        the first pass.
+    decision: what rank 0 decides, from the rows of the run by case_id and from `calibrated`.
+    decided: the benchmark of a case with the value of the decision, on all ranks.
+    strategy: how long a visit goes on; None for the stop rule of its settings.
+    probe: on rank 0, values of columns that further calls find after the first visit of a launch.
+        All ranks make the same calls.
     columns: how the values of several launches become that of the row, by column.
     """
 

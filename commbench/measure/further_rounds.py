@@ -42,8 +42,8 @@ class FurtherRounds(Protocol):
         """How many rounds the run has, on rank 0; None ends it."""
 
     def following(self, rounds: int, library: str | None) -> tuple[Planned, ...]:
-        """The cases of the next rounds, of so many in all: those that no round had before, or else
-        those that earlier ones had."""
+        """The cases of the next of so many rounds: new cases; if there are none, the earlier ones
+        again."""
 
     def begun(self, rows: Iterable[Row]) -> int:
         """How many rounds earlier starts have measured, on rank 0."""
@@ -67,7 +67,7 @@ class PairSearch(Protocol):
         """The pairs of each round that is known before the run."""
 
     def rounds_s(self, settings: Settings, least_s: float, most_s: float) -> list[float]:
-        """The least time of the first rounds, and the most of all, by those of their pairs."""
+        """Least time of the first rounds, and most of all rounds, from that of their pairs."""
 
     def node_search(
         self, settings: Settings, world: World, facts: PlanFacts, first_order: int

@@ -18,7 +18,6 @@ from typing import Any
 from commbench.backends.buffers.memory import buffer_bytes, host_bytes
 from commbench.backends.buffers.staging import staged_program
 from commbench.benchmarks.each_node import OnEachNode
-from commbench.config.keys import EVENT_TIMED
 from commbench.config.settings import SEARCH, Settings
 from commbench.core.case import Benchmark, Planned, World
 from commbench.core.layout import (
@@ -33,7 +32,16 @@ from commbench.core.layout import (
 from commbench.core.payload import dtype
 from commbench.core.program import DEVICE, BufferSpec, Program
 from commbench.core.units import about_bytes
-from commbench.core.variables import BY_NAME, NO_DTYPE, Case, Schedule, Staging, Sync, TimerName
+from commbench.core.variables import (
+    BY_NAME,
+    EVENT_TIMED,
+    NO_DTYPE,
+    Case,
+    Schedule,
+    Staging,
+    Sync,
+    TimerName,
+)
 from commbench.results.columns import grouped
 
 from .features import around, cases_of, deciding_on

@@ -21,7 +21,7 @@ from commbench.config.settings import Job, Settings
 from commbench.core.case import World
 from commbench.core.errors import ConfigError
 from commbench.core.protocols import Control
-from commbench.core.secrets import recorded_override
+from commbench.core.secrets import masked_override
 from commbench.core.terminal import TableColumn, Terminal, print_error, printable, table_text
 from commbench.core.units import format_ranges
 from commbench.hardware import machine_facts, network, resource_limits, topology
@@ -35,7 +35,7 @@ from commbench.runtime.launchers.registry import is_called_per_node
 from commbench.runtime.recovery import EarlierStarts, Resume
 from commbench.runtime.rendezvous import meeting_host
 
-from .expectations import Verdict
+from .expectations import ExpectationResult
 from .plan_facts import PlanFacts
 
 MEETING_S = 120.0  # for preparations that every rank does at its own pace
@@ -61,7 +61,7 @@ class Request:
     earlier: EarlierStarts | None = None  # of a run that is resumed
     config_dir: str | None = None
     # what those who read results say of settings, a folder and its rows
-    judged: Callable[..., Verdict] = lambda *_: Verdict()
+    judged: Callable[..., ExpectationResult] = lambda *_: ExpectationResult()
     # a parent started this world, reports how it ended, and starts a fresh one
     has_parent: bool = False
     problem: str | None = None  # why this rank's machine can't run the job: all ranks have to know
@@ -366,7 +366,7 @@ def _run_record(
         "status": "running",
         "exit_status": None,
         "started_at": datetime.now(timezone.utc).isoformat(),
-        "overrides": [recorded_override(override) for override in request.job.overrides],
+        "overrides": [masked_override(override) for override in request.job.overrides],
         "sweep_id": request.sweep_id,
         "trial": settings.trial,
         "launches": {"planned": settings.timing.launches, "began": [0], "spent_s": 0.0},

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
 from commbench.benchmarks.p2p_latency import P2PLatency
 from commbench.config.settings import Settings, Timing
-from commbench.core.case import Benchmark, CaseGroup, World
+from commbench.core.case import CaseGroup, World
 from commbench.core.protocols import Communicator, Control
 from commbench.core.variables import BY_NAME
 from commbench.runtime.heartbeat import Progress
@@ -60,7 +60,7 @@ class ReferenceCase:
     def __init__(self, settings: Settings, world: World, facts: PlanFacts) -> None:
         self._settings = replace(
             settings,
-            benchmarks=(cast(Benchmark, P2PLatency()),),
+            benchmarks=(P2PLatency(),),
             timing=Timing(
                 "reference", repetitions=REFERENCE_REPETITIONS, warmup_s=0.0, case_s=REFERENCE_S
             ),

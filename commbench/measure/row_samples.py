@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import Planned
-from commbench.core.variables import Case
+from commbench.core.variables import EVENT_TIMED, Case
 from commbench.results.columns import grouped
 from commbench.results.writer import Arrays
 from commbench.stats.series import Series
@@ -113,7 +112,7 @@ def times_of(
     """The times [rows, n] of rows that are alike, the time of the first call of each, and the
     difference between the starts of its ranks."""
     planned = alike[0].planned
-    operations = planned.shape.operations_per_sample * samples.block_k
+    operations = planned.shape.operations * samples.block_k
     places = _places_of(alike, samples)
     counted = places[:, counted_rows(planned)]
     measured = samples.stamps("measure")

@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import Planned, version_of
 from commbench.core.layout import Layout, ends_of_pair
 from commbench.core.program import AllReduce
-from commbench.core.variables import MODEL_ENGINE, NAMES, Case
+from commbench.core.variables import EVENT_TIMED, MODEL_ENGINE, NAMES, Case
 from commbench.hardware.link_limits import Limit, bandwidth_limit
 from commbench.results.flags import FLAGS
 from commbench.results.row import Measured, Row
@@ -233,7 +232,7 @@ def _numbers(facts: RowFacts, record: CaseRecord) -> dict[str, Any]:
         | time_columns(facts.planned, visits)
         | rates
         | visit_columns(facts, visits)
-        | operation_columns(facts, visits)
+        | facts.operation
         | found_columns([visit.findings for visit in visits])
     )
     impossible = impossible_reason(facts.planned, rates["efficiency"], facts.limit, facts.algorithm)
@@ -312,6 +311,7 @@ def visit_columns(facts: RowFacts, visits: Sequence[Visit]) -> dict[str, Any]:
     waits = [visit.core_wait_share for visit in visits if visit.core_wait_share is not None]
     retransmits = [count for visit in visits for count in visit.retransmits.values()]
     return {
+        "operations_per_sample": facts.planned.shape.operations * last.block_k,
         "block_k": last.block_k,
         "compute_amount": last.compute_amount,
         "warmup_s": sum(visit.warmup_s for visit in visits),
@@ -325,12 +325,6 @@ def visit_columns(facts: RowFacts, visits: Sequence[Visit]) -> dict[str, Any]:
         "skew_s": median(skews_s) if facts.has_one_clock and skews_s else None,
         "core_wait_share": median(waits) if waits else None,
     }
-
-
-def operation_columns(facts: RowFacts, visits: Sequence[Visit]) -> dict[str, Any]:
-    """What a sample of the operation is, and what it costs to time and to call it."""
-    operations = facts.planned.shape.operations_per_sample * visits[-1].block_k
-    return facts.operation | {"operations_per_sample": operations}
 
 
 def _messages_per_call(planned: Planned, conditions: Conditions) -> int | None:
@@ -352,7 +346,7 @@ def rate_columns(facts: RowFacts, median: Interval) -> dict[str, Any]:
     planned = facts.planned
     median_s = median.value
     low_s, high_s = (median.low, median.high) if median.is_known else (None, None)
-    operation_bytes = planned.shape.bytes_per_sample / planned.shape.operations_per_sample
+    operation_bytes = planned.shape.moved_bytes / planned.shape.operations
     factor = facts.bus_factor
     # a collective of a single rank does not communicate: in place it moves nothing, else it is a
     # copy

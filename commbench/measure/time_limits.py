@@ -13,6 +13,7 @@ import numpy as np
 from commbench.config.settings import Settings
 from commbench.core.case import Planned
 from commbench.core.states import INTERRUPTED
+from commbench.core.variables import BATCH_TIMED
 from commbench.stats.series import SMALLEST_INTERVAL, Series, half_width, steady
 
 from .visits import CaseRecord, Visit, estimate
@@ -37,7 +38,6 @@ SHORT_CALL_S = 0.01  # of a trial
 MAX_BLOCK_K = 64
 STREAM_STAMP_S = 0.01  # a receiver gets several writes of a stream at once
 MAX_STREAM_BLOCK_K = 4096
-BATCHED_MODES = ("throughput", "graph")
 LEAST_VISITS = 3  # of a case with several, whatever they take: two visits tell little
 BATCH_K = 20  # timers with several samples per stamp; as in nccl-tests
 
@@ -321,10 +321,10 @@ def samples_per_stamp(
     planned: Planned, sample_s: float, least_s: float, most: int = MAX_BLOCK_K
 ) -> int:
     """block_k: several samples between two stamps if there would be less than `least_s` between
-    them, at most `most`. In the timers of BATCHED_MODES there are always several."""
-    if planned.case.timer in BATCHED_MODES:
+    them, at most `most`. In BATCH_TIMED there are always several."""
+    if planned.case.timer in BATCH_TIMED:
         return max(1, min(BATCH_K, int(BLOCK_S / sample_s))) if sample_s > 0 else BATCH_K
-    if planned.shape.headline == "receiver":
+    if planned.case.is_stream:
         least_s, most = STREAM_STAMP_S, MAX_STREAM_BLOCK_K
     if not planned.benchmark.self_synchronising or planned.case.sync != "none" or sample_s <= 0:
         return 1
@@ -334,7 +334,7 @@ def samples_per_stamp(
 def typical_s(planned: Planned, values: Series) -> float:
     """Seconds of a sample in a warm-up: the median; the mean of a stream, of which a receiver gets
     several writes at once."""
-    return float(np.mean(values) if planned.shape.headline == "receiver" else np.median(values))
+    return float(np.mean(values) if planned.case.is_stream else np.median(values))
 
 
 def block_deadline_s(planned: Planned, settings: Settings) -> float:

@@ -210,8 +210,7 @@ class TransportEvidence:
         milliseconds.
         """
         large = planned.case.message_bytes >= SLOW_START_BYTES
-        is_stream = planned.shape.headline == "receiver"
-        if Layout.parse(planned.case.layout).nodes < 2 or not (large or is_stream):
+        if Layout.parse(planned.case.layout).nodes < 2 or not (large or planned.case.is_stream):
             return False
         transport = (self.of(planned)["transport"] or "").lower()
         if any(name in transport for name in TCP_NAMES):
@@ -430,7 +429,7 @@ def gather_evidence(
         interfaces=route_interfaces(nodes, facts, told),
         told=told,
         rdma_nodes=frozenset(number for number, node in enumerate(nodes) if active_ports_of(node)),
-        # it had none only if it had none on every library that may carry the data
+        # the setting was ignored only if every library that may carry the data ignored it
         ignored="; ".join(map(str, ignored)) if ignored and all(ignored) else None,
     )
     return evidence.extended((record for record, _ in gathered), reader)

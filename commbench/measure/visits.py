@@ -22,7 +22,6 @@ from commbench.core.units import format_seconds
 from commbench.results.columns import grouped
 from commbench.runtime.recovery import EarlierVisits
 from commbench.stats.interval import Interval
-from commbench.stats.launches import FEW_LAUNCHES
 from commbench.stats.series import (
     SMALLEST_INTERVAL,
     Z95,
@@ -37,7 +36,7 @@ from commbench.stats.series import (
     median_of,
     multimodal,
 )
-from commbench.stats.thresholds import WAITED_SHARE
+from commbench.stats.thresholds import FEW_LAUNCHES, WAITED_SHARE
 
 from .row_samples import RowSamples
 from .samples import (

@@ -15,11 +15,10 @@ from commbench.core.terminal import TableColumn
 from commbench.core.texts import microseconds_text, some_of
 from commbench.core.units import NO_NUMBER, format_factor, format_number, format_seconds, plural
 from commbench.core.variables import NAMES, SIZES
-from commbench.results.columns import case_text, grouped
+from commbench.results.columns import grouped
 from commbench.stats.difference import ALPHA, launches_needed, outcomes
 from commbench.stats.interval import Interval, of_formula
-from commbench.stats.launches import FEW_LAUNCHES
-from commbench.stats.thresholds import SUSPECT_SPREADS
+from commbench.stats.thresholds import FEW_LAUNCHES, SUSPECT_SPREADS
 from commbench.stats.verdict import Verdict
 
 from .compared_sides import LONGEST_LIST
@@ -69,16 +68,16 @@ def comparison_table(cases: Sequence[ComparedCase]) -> Table:
     others = [name for name in NAMES if name != "benchmark" and name not in SIZES]
     by_benchmark = grouped(both, lambda case: case.variables.benchmark).values()
     varying = [name for name in others if any(len(_texts(own, name)) > 1 for own in by_benchmark)]
-    values = {name: _texts(both, name) - {"none"} for name in others if name not in varying}
+    values = {
+        name: _texts(both, name) - {variable_text(None, name)}
+        for name in others
+        if name not in varying
+    }
     shared = ", ".join(
         f"{name} {' '.join(texts)}" for name, texts in values.items() if len(texts) == 1
     )
     names = ["benchmark", *varying]
-    cells = [
-        {name: variable_text(getattr(case.variables, name), name) for name in names}
-        | _case_cells(case)
-        for case in both
-    ]
+    cells = [{name: case.text(name) for name in names} | _case_cells(case) for case in both]
     heads = [head for head in cells[0] if any(own[head] != NO_NUMBER for own in cells)]
     columns = [
         TableColumn(
@@ -101,7 +100,7 @@ def on_both(cases: Iterable[ComparedCase]) -> list[ComparedCase]:
 
 
 def _texts(cases: Iterable[ComparedCase], name: str) -> set[str]:
-    return {variable_text(getattr(case.variables, name)) for case in cases}
+    return {case.text(name) for case in cases}
 
 
 def _case_cells(case: ComparedCase) -> dict[str, str]:
@@ -234,7 +233,7 @@ def days_apart(cases: Iterable[ComparedCase]) -> list[str]:
 def uneven_launches(cases: Iterable[ComparedCase]) -> list[str]:
     """A line for each side of a case whose launches fall into two groups."""
     uneven = [
-        f"{name}, {case_text(case.variables)}: {groups} as the others"
+        f"{name}, {case.name}: {groups} as the others"
         for case, _ in _judged(cases)
         for name, side in (("BASE", case.base), ("NEW", case.new))
         if (groups := side.groups) is not None
@@ -246,7 +245,7 @@ def unjoined(cases: Sequence[ComparedCase]) -> list[str]:
     """The cases of one side only, and the launches that have no number or, with --paired, no
     counterpart."""
     unused = [
-        f"{case_text(case.variables)} (BASE {case.base.unmeasured}, NEW {case.new.unmeasured}:"
+        f"{case.name} (BASE {case.base.unmeasured}, NEW {case.new.unmeasured}:"
         f" {case.reason or 'no reason'})"
         for case in cases
         if case.base.unmeasured or case.new.unmeasured
@@ -261,7 +260,7 @@ def unjoined(cases: Sequence[ComparedCase]) -> list[str]:
 def _with_reasons(cases: Iterable[ComparedCase], side: str) -> list[str]:
     """The cases of this side only."""
     return [
-        f"{case_text(case.variables)} ({case.reason})" if case.reason else case_text(case.variables)
+        f"{case.name} ({case.reason})" if case.reason else case.name
         for case in cases
         if case.sides == side
     ]
@@ -312,7 +311,7 @@ def _quoted_change(cases: Sequence[tuple[ComparedCase, Judged]]) -> str:
     if case.variables.benchmark == "p2p_latency":
         medians_s = judged.comparison.base_s, judged.comparison.new_s
         trips = " -> ".join(format_seconds(2 * median_s) for median_s in medians_s)
-        return f"{case_text(case.variables)}: round trip {trips}, {judged.ratio.text(_ratio_text)}"
+        return f"{case.name}: round trip {trips}, {judged.ratio.text(_ratio_text)}"
     case, judged = max(cases, key=_message_bytes)
     gain = _bandwidth_gain(case, judged)
     base_rate = case.base.gb_per_s(judged.comparison.base_s)
@@ -320,7 +319,7 @@ def _quoted_change(cases: Sequence[tuple[ComparedCase, Judged]]) -> str:
     if gain is None or base_rate is None or new_rate is None:
         return ""
     rates = f"{format_number(base_rate)} -> {format_number(new_rate)} GB/s"
-    return f"{case_text(case.variables)}: bandwidth {rates}, {gain.text(_ratio_text)}"
+    return f"{case.name}: bandwidth {rates}, {gain.text(_ratio_text)}"
 
 
 def _message_bytes(each: tuple[ComparedCase, Judged]) -> int:
@@ -329,7 +328,7 @@ def _message_bytes(each: tuple[ComparedCase, Judged]) -> int:
 
 def _bandwidth_gain(case: ComparedCase, judged: Judged) -> Interval | None:
     """Bandwidth of NEW / bandwidth of BASE, of windows of messages and streams; None for others."""
-    if case.variables.window is None and case.variables.stream_threads is None:
+    if case.variables.window is None and not case.variables.is_stream:
         return None
     return of_formula(lambda ratio: 1 / ratio, judged.ratio)
 
@@ -345,7 +344,7 @@ def _farthest_text(word: Verdict, cases: Sequence[tuple[ComparedCase, Judged]]) 
     quantity = "bandwidth " if gain else ""
     width = f" {ratio.width_text()}" if ratio.is_known else ""
     shown = f"{quantity}{_ratio_text(ratio.value)}{width}"
-    return f", the {name} {case_text(case.variables)}: {shown}"
+    return f", the {name} {case.name}: {shown}"
 
 
 def _ratio_text(value: float | None) -> str:

@@ -17,7 +17,6 @@ from commbench.core.texts import some_of
 from commbench.core.units import plural
 from commbench.results.fact_scopes import MISSING, is_unknown, scope_of
 from commbench.results.row import Measured
-from commbench.stats.launches import launch_medians
 
 LONGEST_LIST = 20
 LONGEST_FACT = 60  # characters
@@ -66,8 +65,7 @@ def side_lines(*sides: Side) -> list[str]:
         for row in side.rows:
             launches.setdefault(row.run_id, 1)
             if isinstance(row, Measured):
-                medians_s = launch_medians(row.median_s, row.visit_medians_s, row.visit_launches)
-                launches[row.run_id] = max(launches[row.run_id], len(medians_s))
+                launches[row.run_id] = max(launches[row.run_id], len(row.launch_medians))
         count = plural(sum(launches.values()), "launch", "launches")
         lines.append(f"{side.name:4} {side.label}: {count}, {len(side.rows)} rows{bad}")
         hosts = sorted({row.hosts for row in side.rows if row.hosts is not None})

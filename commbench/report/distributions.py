@@ -8,7 +8,7 @@ from pathlib import Path
 
 from commbench.core.errors import CommbenchError
 from commbench.results.columns import grouped
-from commbench.results.load import counted_times, run_tables
+from commbench.results.recorded import recorded_samples, repetition_seconds
 from commbench.results.row import Row
 from commbench.stats.series import Series
 
@@ -48,7 +48,7 @@ def read_raw_data(results: Results) -> RawData:
         try:
             for case_id, times in times_by_case(folder, rows).items():
                 distributions.setdefault((case_id, label), []).append((run_id, times))
-        except (CommbenchError, ValueError) as error:  # also pandas' of a repetition twice
+        except CommbenchError as error:
             notes.append(f"{folder}: samples left out: {error}")
     return RawData(distributions, notes)
 
@@ -59,21 +59,12 @@ def times_by_case(folder: Path, rows: Sequence[Row]) -> dict[str, Series]:
 
     Raises CommbenchError for files that can't be read.
     """
-    import pyarrow as pa
-
-    columns = ("case_id", "repetition", "rank", "elapsed_ns")
-    wanted = [("phase", "==", "measure"), ("case_id", "in", [row.case_id for row in rows])]
-    tables = run_tables(folder, "samples", columns, wanted)
-    samples = dict(iter(pa.concat_tables(tables).to_pandas().groupby("case_id")))
-    times = {}
-    for row in rows:
-        if row.case_id in samples:
-            table = samples[row.case_id].pivot(
-                index="repetition", columns="rank", values="elapsed_ns"
-            )
-            sample_s = counted_times(row, table.to_numpy() * 1e-9, table.columns.to_numpy())
-            times[row.case_id] = sample_s / (row.operations_per_sample or 1)
-    return times
+    samples = recorded_samples(folder, [row.case_id for row in rows])
+    return {
+        row.case_id: repetition_seconds(row, samples[row.case_id])
+        for row in rows
+        if row.case_id in samples
+    }
 
 
 def chosen_runs(results: Results) -> tuple[dict[str, list[Row]], int]:

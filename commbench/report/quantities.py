@@ -94,8 +94,9 @@ def quoted(rows: Sequence[Row]) -> tuple[Quantity, ...]:
     bandwidth."""
     if any(map(is_collective, rows)):
         return MEDIAN, BUSBW
-    rates = ("copy", "stream")
-    is_rate = any(row.window is not None or row.benchmark.startswith(rates) for row in rows)
+    is_rate = any(
+        row.window is not None or row.is_stream or row.benchmark.startswith("copy") for row in rows
+    )
     if any(has_several_pairs(row) for row in rows):
         return MESSAGE_RATE, ALGBW
     return (ALGBW,) if is_rate else (MEDIAN,)

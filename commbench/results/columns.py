@@ -16,12 +16,13 @@ needs a new version.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, TypeVar, cast
 
 from commbench.core.errors import Unreadable
+from commbench.core.texts import sides_text
 from commbench.core.units import format_bytes, natural_key, short_pairs
 from commbench.core.variables import NAMES, TABLE, Kind, Variables, is_usual
 
@@ -130,26 +131,47 @@ def of_same_run(row: Row, differing: Container[str]) -> tuple[Any, ...]:
     return (row.run_id, *(getattr(row, name) for name in NAMES if name not in differing))
 
 
-def case_text(case: Variables) -> str:
+def place_text(node: str) -> str:
+    """`node 3`, or how many nodes run at once."""
+    nodes = node.split()
+    return f"{len(nodes)} nodes at once" if len(nodes) > 1 else f"node {node}"
+
+
+Words = Mapping[str, Callable[[Any], str]]  # how the value of each variable is written
+PLACE_WORDS: Words = {
+    "benchmark": str,
+    "layout": str,
+    "pair": short_pairs,
+    "node": place_text,
+    "message_bytes": format_bytes,
+}
+PART_WORDS: Words = {
+    "overlap": str,
+    "timed": str,
+    "gaps": "gaps {}".format,
+    "late": "late {}".format,
+}
+IN_CASE_TEXT = (*PLACE_WORDS, *PART_WORDS)
+
+
+def case_text(*sides: Variables) -> str:
     """A case, or that of a row, as `p2p_latency 1x2 0-1 1 KiB`; of many pairs, the first and
     the last. Of an overlap with its part: `all_reduce 1x2 1 KiB, matmul together`; of a job with
-    what it is replayed with: `replay 1x2, gaps matmul late 1:2ms`."""
-    size = format_bytes(case.message_bytes) if case.message_bytes else ""
-    place = short_pairs(case.pair or "") or place_text(case.node)
-    text = " ".join(filter(None, (case.benchmark, case.layout, place, size)))
-    replayed = [
-        f"{name} {value}"
-        for name, value in (("gaps", case.gaps), ("late", case.late))
-        if not is_usual(name, value)
-    ]
-    part = " ".join(filter(None, (case.overlap, case.timed, *replayed)))
-    return f"{text}, {part}" if part else text
+    what it is replayed with: `replay 1x2, gaps matmul late 1:2ms`. Of both sides of a comparison:
+    `all_reduce 1x2 -> 2x1 1 KiB`."""
+    parts = (_words(sides, words) for words in (PLACE_WORDS, PART_WORDS))
+    return ", ".join(filter(None, parts))
 
 
-def place_text(node: str | None) -> str:
-    """`node 3`, or how many nodes run at once; empty for None."""
-    nodes = (node or "").split()
-    return f"{len(nodes)} nodes at once" if len(nodes) > 1 else "".join(f"node {n}" for n in nodes)
+def _words(sides: Sequence[Variables], words: Words) -> str:
+    """The values of these variables; empty where all are usual."""
+    texts = []
+    for name, word in words.items():
+        values = [getattr(side, name) for side in sides]
+        shown = [word(each) if each and not is_usual(name, each) else "" for each in values]
+        if any(shown):
+            texts.append(sides_text(shown))
+    return " ".join(texts)
 
 
 def row_order(row: Variables) -> tuple[Any, ...]:

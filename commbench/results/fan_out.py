@@ -13,7 +13,7 @@ from commbench.core.errors import Unsaved
 from commbench.core.extras import is_installed
 from commbench.core.states import status_of_run
 from commbench.core.terminal import print_error
-from commbench.results.run_folder import write_json
+from commbench.results.run_folder import RECORD, write_json
 
 from .jsonl import Jsonl, JsonStore, is_json
 from .parquet import Parquet
@@ -72,7 +72,7 @@ class FanOut:
         if not self._unsaved:
             return
         run["exit_status"] = max(run["exit_status"], Unsaved.exit_status)
-        record = Path(run["folder"]) / "run.json"
+        record = Path(run["folder"]) / RECORD
         with suppress(OSError):
             if record.exists():  # written before another writer failed
                 write_json(record, run)

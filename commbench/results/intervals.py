@@ -7,7 +7,7 @@ from dataclasses import replace
 from operator import itemgetter
 
 from commbench.results.columns import GOOD_LEVEL, grouped
-from commbench.results.row import Row
+from commbench.results.row import Measured, Row
 from commbench.stats.interval import CERTAIN, ORDER_OF_MAGNITUDE, Interval
 
 
@@ -43,10 +43,10 @@ def known_interval(row: Row) -> Interval | None:
 def _basis(row: Row) -> tuple[int, str]:
     """How many values the median is the middle of, and what they are."""
     kind = row.interval_of
-    if kind == "launches":
-        return len(set(row.visit_launches or (0,))), "launches"
+    if kind == "launches" and isinstance(row, Measured):
+        return len(row.launch_medians), kind
     if kind == "visits":
-        return row.visits or 1, "visits"
+        return row.visits or 1, kind
     return row.repetitions or 1, "repetitions"
 
 

@@ -212,7 +212,7 @@ def find_runs(path: str | Path, left_out: LeaveOut = refuse) -> list[Path]:
 def load_run(path: str | Path) -> dict[str, Any]:
     """run.json of one run; raises Damaged for a broken one and CommbenchError for another schema
     version."""
-    file = Path(path) / "run.json"
+    file = Path(path) / RECORD
     try:
         run = json.loads(file_bytes(file))
     except (OSError, ValueError, RecursionError) as error:
@@ -301,7 +301,7 @@ def _read_source(path: Path, columns: Columns) -> CaseSource | str:
             source = CaseSource(
                 path, cases, tuple(_run_records(metadata)), b"schema_version" in metadata
             )
-        elif (path / "run.json").is_file():
+        elif (path / RECORD).is_file():
             records = (load_run(path),)
             source = CaseSource(path, pa.concat_tables(run_tables(path, "cases", columns)), records)
         else:
@@ -410,14 +410,6 @@ def counting_ranks(case: Row, ranks: NDArray[np.int64]) -> NDArray[np.bool_]:
     end = 1 if case.headline == "receiver" else 0
     of_pair = np.isin(ranks, [int(pair.split("-")[end]) for pair in (case.pair or "").split()])
     return of_pair | (case.headline == "max_over_ranks" or not of_pair.any())
-
-
-def counted_times(
-    case: Row, elapsed_s: NDArray[np.float64], ranks: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Seconds of each sample [n] by the clocks that count; `elapsed_s` [n, ranks]."""
-    seconds: NDArray[np.float64] = np.fmax.reduce(elapsed_s[:, counting_ranks(case, ranks)], axis=1)
-    return seconds
 
 
 def in_table_order(cases: pd.DataFrame) -> pd.DataFrame:

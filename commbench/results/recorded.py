@@ -10,11 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.core.states import Phase
+from commbench.stats.series import Series
+
 from .jsonl import is_json, json_columns, json_rows
-from .load import rows_of_table, run_tables
+from .load import counting_ranks, rows_of_table, run_tables
 from .row import Row, row_of
 from .writer import Arrays
 
+MEASURE: Phase = "measure"
 REPETITION = ("block", "repetition", "rank")  # with the phase, what identifies a sample of a case
 SAMPLE_COLUMNS = ("phase", *REPETITION, "elapsed_ns", "visit")
 
@@ -42,11 +46,25 @@ def recorded_samples(folder: Path, case_ids: Collection[str]) -> dict[str, Array
     repetition the newer one counts."""
     parts = dict[str, list[Arrays]]()
     for columns in _json_samples(folder) if is_json(folder) else _parquet_samples(folder, case_ids):
-        ids = columns["case_id"]
-        for case_id in {*ids} & {*case_ids}:
-            own = {name: columns[name][ids == case_id] for name in SAMPLE_COLUMNS}
+        ids = columns["case_id"].tolist()
+        numbers = {case_id: number for number, case_id in enumerate(dict.fromkeys(ids))}
+        number_of = np.array([numbers[case_id] for case_id in ids])  # compared faster than texts
+        for case_id in numbers.keys() & case_ids:
+            is_own = number_of == numbers[case_id]
+            own = {name: columns[name][is_own] for name in SAMPLE_COLUMNS}
             parts.setdefault(case_id, []).append(own)
     return {case_id: _newest(own) for case_id, own in parts.items()}
+
+
+def repetition_seconds(row: Row, samples: Arrays) -> Series:
+    """Seconds per operation of each measured repetition of these samples of a case: of the slowest
+    rank whose clock counts."""
+    counts = (samples["phase"] == MEASURE) & counting_ranks(row, samples["rank"])
+    repetition, elapsed_ns = (samples[name][counts] for name in ("repetition", "elapsed_ns"))
+    order = np.argsort(repetition, kind="stable")
+    _, begins = np.unique(repetition[order], return_index=True)
+    slowest_ns: Series = np.fmax.reduceat(elapsed_ns[order], begins)
+    return slowest_ns * (1e-9 / (row.operations_per_sample or 1))
 
 
 def _json_samples(folder: Path) -> Iterator[Arrays]:

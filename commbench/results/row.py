@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import datetime
+from statistics import median
 from typing import Any, Literal, get_args, get_type_hints
 
 from commbench.core.states import (
@@ -21,6 +22,7 @@ from commbench.core.states import (
     StopReason,
 )
 from commbench.core.variables import Kind, Options, Variables, kind_of
+from commbench.stats.thresholds import FEW_LAUNCHES
 
 ColumnRole = Literal["variable", "identity", "result"]
 IntervalOf = Literal["visits", "launches", "repetitions"]
@@ -262,6 +264,16 @@ class Measured(Row):
 
     median_s: float
 
+    @property
+    def launch_medians(self) -> tuple[float, ...]:
+        """Of timing=rigorous the median of the visits of each launch; else the row's own."""
+        by_launch: dict[float, list[float]] = {}
+        visits = zip(self.visit_launches or (), self.visit_medians_s or (), strict=False)
+        for launch, median_s in visits:
+            by_launch.setdefault(launch, []).append(median_s)
+        is_own = len(by_launch) < FEW_LAUNCHES
+        return (self.median_s,) if is_own else tuple(map(median, by_launch.values()))
+
 
 def row_of(values: Mapping[str, Any]) -> Row:
     """The row with these values by column, in types of Python as parquet and JSON lines have them;
@@ -271,8 +283,7 @@ def row_of(values: Mapping[str, Any]) -> Row:
         for name, value in values.items()
         if value is not None and name in KINDS
     }
-    is_measured = typed.get("status") == "ok" and "median_s" in typed
-    return (Measured if is_measured else Row)(**typed)
+    return _kind_of_row(typed)(**typed)
 
 
 def column_values(name: str, values: Iterable[Any]) -> list[Any]:
@@ -288,10 +299,14 @@ def stored_row(names: Iterable[str], values: Iterable[Any]) -> Row:
     """A row with these values of column_values; like row_of, in a tenth of its time: a dataclass
     sets each field by itself."""
     own = dict(zip(names, values, strict=True))
-    is_measured = own.get("status") == "ok" and own.get("median_s") is not None
-    row = object.__new__(Measured if is_measured else Row)
+    row = object.__new__(_kind_of_row(own))
     vars(row).update(own)  # the class has the defaults of the others
     return row
+
+
+def _kind_of_row(values: Mapping[str, Any]) -> type[Row]:
+    is_measured = values.get("status") == "ok" and values.get("median_s") is not None
+    return Measured if is_measured else Row
 
 
 def plain_values(row: Row) -> dict[str, Any]:

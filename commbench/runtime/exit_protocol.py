@@ -42,7 +42,7 @@ from commbench.core.errors import (
 )
 from commbench.core.terminal import print_error
 from commbench.hardware.mpi_library import give_up
-from commbench.results.run_folder import exists
+from commbench.results.run_folder import RECORD, exists
 
 from .printing import LAST_TEXT_S, finish_printing
 from .signals import SIGNAL_STATUS
@@ -67,9 +67,15 @@ def process_text(rank: int, host: str | None = None, pid: int | None = None) -> 
 
 # ---------------------------------------------------------------- who says why
 
-# what ends a rank: an error in run.json; one that all ranks raise; one of which rank 0 knows as
-# much; any other; a lost rank that this rank has noticed; one that rank 0 has, as this rank read
-Cause = Literal["recorded", "shared", "common", "own", "lost", "verdict"]
+# what ends a rank
+Cause = Literal[
+    "recorded",  # an error that is in run.json
+    "shared",  # an error that all ranks raise
+    "common",  # an error of which rank 0 knows as much
+    "own",  # any other error
+    "lost",  # a lost rank that this rank has noticed
+    "verdict",  # a lost rank that rank 0 has noticed, as this rank read
+]
 
 
 class Tell(Enum):
@@ -204,5 +210,5 @@ def leave_status(folder: str, status: int, resumed: bool = False) -> None:
     A resumed run has one of an earlier world. If it breaks again, no status is left: the next fresh
     world continues.
     """
-    if (resumed and status != WorldBroken.exit_status) or not exists(Path(folder) / "run.json"):
+    if (resumed and status != WorldBroken.exit_status) or not exists(Path(folder) / RECORD):
         leave_end(RankEnd("run", process_text(0), status))

@@ -14,7 +14,7 @@ from commbench.config.settings import Job
 from commbench.core.launchers import rank_variables
 from commbench.core.layout import Layout
 from commbench.core.protocols import Launcher
-from commbench.core.secrets import MASK, recorded_override
+from commbench.core.secrets import MASK, masked_override
 from commbench.core.terminal import print_error
 from commbench.hardware.machine_facts import is_recorded
 
@@ -110,7 +110,7 @@ def _shown_words(overrides: Sequence[str], are_read: bool) -> list[str]:
 
     If ranks read them, only what is exported to the ranks too can be left out.
     """
-    masked = [recorded_override(word) for word in overrides]
+    masked = [masked_override(word) for word in overrides]
     if not are_read:
         return masked
     return [

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from commbench.core.states import CaseStatus
 from commbench.results.row import Row
-from commbench.results.run_folder import read_record, replace_file, write_json
+from commbench.results.run_folder import RECORD, read_record, replace_file, write_json
 
 MAX_BREAKS = 2  # a case that broke the world this often is not tried again
 GIVEN_UP = "lost its ranks"
@@ -134,7 +134,7 @@ def count_suspect(folder: str) -> str | None:
     broken[case_id] = broken.get(case_id, 0) + 1
     reasons = {**run.get("broken_reasons", {}), case_id: run.get("reason")}
     try:
-        write_json(Path(folder) / "run.json", run | {"broken": broken, "broken_reasons": reasons})
+        write_json(Path(folder) / RECORD, run | {"broken": broken, "broken_reasons": reasons})
     except OSError:
         return None
     return text

@@ -14,7 +14,7 @@ from typing import Any
 from commbench.core.errors import WorldBroken
 from commbench.core.terminal import print_error
 from commbench.hardware import resource_limits
-from commbench.results.run_folder import exists, read_record
+from commbench.results.run_folder import RECORD, exists, read_record
 
 from .exit_protocol import RankEnd, process_text, read_ends
 from .output import LOG, Output
@@ -197,7 +197,7 @@ class _Supervisor:
     def interrupt(self, stop: KeyboardInterrupt | SystemExit) -> None:
         """Let the ranks save what is finished; `close` ends a world that has measured nothing."""
         number = signal.SIGINT if isinstance(stop, KeyboardInterrupt) else signal.SIGTERM
-        if self._has_record or exists(self._folder / "run.json"):
+        if self._has_record or exists(self._folder / RECORD):
             if self._world.signal_ranks(number):
                 self._world.wait_for_end(SAVE_S)
             if self._world.status is None:

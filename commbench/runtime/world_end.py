@@ -16,7 +16,7 @@ from typing import Any
 
 from commbench.core.errors import MAX_NAMED_RANKS, ConfigError, WorldBroken
 from commbench.core.states import RunStatus, status_of_run
-from commbench.results.run_folder import exists, read_record, record_problem, write_json
+from commbench.results.run_folder import RECORD, exists, read_record, record_problem, write_json
 
 from .exit_protocol import RankEnd, process_text, read_ends
 from .launcher_log import log_text
@@ -109,7 +109,7 @@ def reopen(folder: Path) -> None:
         raise WorldBroken(record_problem(folder) or f"{folder} has no run.json")
     run.pop("stacks", None)
     try:
-        write_json(folder / "run.json", run | {"exit_status": None})
+        write_json(folder / RECORD, run | {"exit_status": None})
     except OSError as error:
         raise WorldBroken(
             f"{folder / 'run.json'} can't be written: {error.strerror}; make room on its disk"
@@ -145,7 +145,7 @@ def run_status(folder: Path, ends_file: Path, end: WorldEnd, with_stacks: bool =
     run = read_record(folder)
     status = next((each.status for each in ends if each.ended == "run"), None)
     if status is not None:  # rank 0 has said why
-        if not exists(folder / "run.json"):
+        if not exists(folder / RECORD):
             _remove_log(folder)
         return status
     # `interrupted` here is not by a signal to this process, which would have raised an exception
@@ -165,7 +165,7 @@ def run_status(folder: Path, ends_file: Path, end: WorldEnd, with_stacks: bool =
     if run:
         with suppress(OSError):
             ended = {"status": "broken", "exit_status": WorldBroken.exit_status}
-            write_json(folder / "run.json", {**run, **ended, "reason": reason, "stacks": stacks})
+            write_json(folder / RECORD, {**run, **ended, "reason": reason, "stacks": stacks})
     error = WorldBroken("; ".join([reason, *_kept(folder, run, end, reason, nobody_said)]))
     if with_stacks:
         error.stacks = tuple(f"{rank}: {call}" for rank, calls in stacks.items() for call in calls)
@@ -240,7 +240,7 @@ def end_interrupted(folder: Path, status: int) -> None:
     is_interrupted = status_of_run(run) == "interrupted" and run.get("exit_status") != status
     if run and (run.get("exit_status") is None or has_launches_left(run) or is_interrupted):
         with suppress(OSError):
-            write_json(folder / "run.json", run | {"status": "interrupted", "exit_status": status})
+            write_json(folder / RECORD, run | {"status": "interrupted", "exit_status": status})
     if not run:
         _remove_log(folder)
 

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.stats.interval import Interval
-from commbench.stats.launches import FEW_LAUNCHES
 from commbench.stats.series import Z95, Series
+from commbench.stats.thresholds import FEW_LAUNCHES
 
 NOISE_LAUNCHES = 4  # under identical conditions: two random halves of two
 ALPHA = 0.05
@@ -50,7 +50,7 @@ NOISE_PERCENTILE = 95
 
 
 @dataclass(frozen=True)
-class Measured:
+class Time:
     """The median of a case in seconds, with the widest interval of its launches, and that of each
     launch.
 
@@ -67,7 +67,7 @@ class Measured:
         return self.median.value
 
 
-def differ(first: Measured, second: Measured, cases: int = 1) -> bool:
+def differ(first: Time, second: Time, cases: int = 1) -> bool:
     """Whether two times count as different by the rule above, being one of so many cases."""
     launches = len(first.launches_s), len(second.launches_s)
     if are_enough(*launches, cases):

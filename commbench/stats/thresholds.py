@@ -13,6 +13,7 @@ SURE_SHARE = 0.6  # of SLOWDOWN: what a slow node exceeds for sure
 MISSED = 0.002  # locate: of the slow nodes that the first rounds clear
 SLOW_SWITCH_SHARE = 0.75  # of the nodes of a switch: from which on it is the switch
 EQUAL_MEMORY = 0.02  # by which the memory of equal nodes may differ
+FEW_LAUNCHES = 3  # per side: with fewer, a difference is stated for this run only
 DECIDING_LAUNCHES = 5  # accept: of these one is slow where half are; watch: before a verdict
 TOLERATED_LOSS = 0.05  # accept: a loss that does not FAIL
 LARGEST_UNSEEN = 0.30  # accept: no PASS where a larger loss could not be seen

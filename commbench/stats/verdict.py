@@ -32,10 +32,9 @@ from commbench.stats.difference import (
     signed_rank,
 )
 from commbench.stats.interval import Interval
-from commbench.stats.launches import FEW_LAUNCHES
 from commbench.stats.levels import LevelTest, spread
 from commbench.stats.series import Series
-from commbench.stats.thresholds import SMALLEST_CHANGE, SUSPECT_SPREADS
+from commbench.stats.thresholds import FEW_LAUNCHES, SMALLEST_CHANGE, SUSPECT_SPREADS
 
 Verdict = Literal["SLOWER", "FASTER", "SUSPECT", "SAME", "UNDECIDED"]
 Gate = Literal["FAIL", "SUSPECT", "UNDECIDED", "PASS"]  # of what must not be slower; worst first

@@ -134,8 +134,8 @@ def test_an_operation_alone_has_the_bus_factor_of_its_benchmark_and_the_sequence
     assert job.bus_factor(of_two, 4) == 1.0
     assert job.bus_factor(of_all, 4) == 1.5
     assert job.bus_factor(message, 4) == 1.0
-    assert job.shape(of_all, 4).bytes_per_sample == 128
-    assert job.shape(whole, 4).bytes_per_sample == 64 + 128 + 64 + 8
+    assert job.shape(of_all, 4).moved_bytes == 128
+    assert job.shape(whole, 4).moved_bytes == 64 + 128 + 64 + 8
 
 
 def test_a_late_rank_is_a_rank_and_a_time() -> None:

@@ -39,4 +39,4 @@ def _compared(base: SideOfCase = FOUR, new: SideOfCase = FOUR, **values: Any) ->
     known = {"benchmark": "all_reduce", "layout": "1x2", "elements": 2, "in_place": None}
     case = case_row(**known | variables)
     result = values.pop("judged") if "judged" in values else judged(**values)
-    return ComparedCase(case, base, new, result)
+    return ComparedCase((case, case), base, new, result)

@@ -32,7 +32,7 @@ from pages import put_row
 import commbench
 from commbench.results.intervals import interval_of
 from commbench.results.load import rows_of_frame
-from commbench.stats.difference import Measured, differ
+from commbench.stats.difference import Time, differ
 
 SIZES = range(320, 640, 8)
 WORLDS = {
@@ -119,10 +119,10 @@ def measured(library: str, benchmark: str, timing: str, folder: Path) -> tuple[p
     return commbench.load(folder).sort_values("message_bytes"), time.monotonic() - begin
 
 
-def _times(cases: pd.DataFrame) -> list[Measured]:
+def _times(cases: pd.DataFrame) -> list[Time]:
     """What the report compares, of each case."""
     return [
-        Measured(median, (median.value,), row.run_id)
+        Time(median, (median.value,), row.run_id)
         for row in rows_of_frame(cases)
         if (median := interval_of(row)) is not None
     ]

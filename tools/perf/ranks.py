@@ -124,7 +124,7 @@ def blocks(job: Planned, library: Library, n: int, turns: int) -> dict[str, list
             if job.shape.headline == "max_over_ranks":
                 elapsed = library.slowest(elapsed)
             if turn >= WARM:
-                medians[name].append(float(np.median(elapsed)) / job.shape.operations_per_sample)
+                medians[name].append(float(np.median(elapsed)) / job.shape.operations)
     return medians
 
 

@@ -124,7 +124,7 @@ class Wire:
         # like iperf3's omitted second: the congestion window shrinks while the other side runs
         runner(1)
         stamps = runner(n)[0]
-        return float(n * job.shape.bytes_per_sample / (stamps[-1, 1] - stamps[0, 0]) * 1e9)
+        return float(n * job.shape.moved_bytes / (stamps[-1, 1] - stamps[0, 0]) * 1e9)
 
     def _theirs(self, job: Planned) -> float:
         return (

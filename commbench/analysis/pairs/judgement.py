@@ -73,7 +73,7 @@ def judged_matrices(rows: Iterable[Row]) -> list[JudgedMatrix]:
         asymmetric = agreed(sizes, asymmetric_at_size)
         for at, matrix in enumerate(sizes):
             answers[matrix] = JudgedMatrix(
-                matrix.shared, matrix.rows, slow[at], asymmetric[at], sizes
+                matrix.shared, matrix.rows, matrix.medians, slow[at], asymmetric[at], sizes
             )
     return [answers[matrix] for matrix in found]
 

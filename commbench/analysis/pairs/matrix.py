@@ -32,10 +32,11 @@ MediansByClass = Mapping[Link, Mapping[Pair, Interval]]
 @dataclass(frozen=True, eq=False)
 class Matrix:
     """The cases of one run and size that differ only in the pair, with any status. `shared` is a
-    row with their other variables."""
+    row with their other variables; `medians` are the times of the cases that are ok."""
 
     shared: Row
     rows: Mapping[Pair, Row]
+    medians: Mapping[Pair, Interval]
 
     @functools.cached_property
     def layout(self) -> Layout:
@@ -44,15 +45,6 @@ class Matrix:
     @property
     def ranks(self) -> list[int]:
         return sorted({rank for pair in self.rows for rank in pair})
-
-    @functools.cached_property
-    def medians(self) -> Mapping[Pair, Interval]:
-        """The times of the cases that are ok."""
-        return {
-            pair: median
-            for pair, row in self.rows.items()
-            if (median := interval_of(row)) is not None
-        }
 
     @functools.cached_property
     def classes(self) -> MediansByClass:
@@ -85,7 +77,7 @@ class Matrix:
     def is_one_way(self) -> bool:
         """Whether its messages go in one direction, in windows or a stream, so that they have a
         rate."""
-        return self.shared.window is not None or self.shared.stream_threads is not None
+        return self.shared.window is not None or self.shared.is_stream
 
     @property
     def column(self) -> str:
@@ -95,7 +87,7 @@ class Matrix:
     @functools.cached_property
     def unit(self) -> Unit:
         """Of the numbers in `column`; rates of streams are in bits."""
-        if self.is_one_way and self.shared.stream_threads is None:
+        if self.is_one_way and not self.shared.is_stream:
             return Unit("GB/s", 1.0)
         values = (getattr(row, self.column) for row in self.rows.values())
         known = [value for value in values if value is not None]
@@ -114,4 +106,11 @@ def matrices(rows: Iterable[Row]) -> list[Matrix]:
     those without a layout, as of another tool."""
     single = [(pair, row) for row in rows if row.layout and (pair := single_pair(row.pair))]
     groups = grouped(single, lambda each: _matrix_key(each[1])).values()
-    return [Matrix(replace(group[0][1], pair=None), dict(group)) for group in groups]
+    return [
+        Matrix(
+            replace(cases[0][1], pair=None),
+            dict(cases),
+            {pair: median for pair, row in cases if (median := interval_of(row)) is not None},
+        )
+        for cases in groups
+    ]

@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 from commbench.backends.buffers.memory import DeviceBuffer, rotation_pool
 from commbench.backends.nccl_library import LoadedNccl, NcclBackend, NcclLog, version_text
 from commbench.backends.torch.cuda import DEFAULT_SM_HZ, NS_PER_MS, gpu_ordinal
-from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import World
 from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Buffer, Control, RankCommunicator
 from commbench.core.terminal import first_line
-from commbench.core.variables import Case, Device, Mode
+from commbench.core.variables import EVENT_TIMED, Case, Device, Mode
 from commbench.engines.device import HOST_BOUND, DeviceRunner, device_runner
 from commbench.engines.lowered import Lowered, in_groups, reduced_float8
 from commbench.hardware.cuda import driver_missing, driver_too_old

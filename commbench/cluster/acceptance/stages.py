@@ -20,13 +20,14 @@ from commbench.config.overrides import quoted
 from commbench.config.settings import SEARCH, Job
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
-from commbench.core.secrets import recorded_override
+from commbench.core.secrets import masked_override
 from commbench.core.states import Stage
 from commbench.core.terminal import Terminal, first_line, print_error
 from commbench.hardware import network
 from commbench.report.section import report_text
 from commbench.results.load import find_runs
 from commbench.results.run_folder import (
+    RECORD,
     exists,
     file_bytes,
     new_folder,
@@ -99,7 +100,7 @@ def new_acceptance(
     words = [word for word in overrides if not word.startswith(OUTPUT)]
     words.append(f"{OUTPUT}{quoted(folder)}")
     record = {
-        "overrides": [recorded_override(word) for word in words],
+        "overrides": [masked_override(word) for word in words],
         "config_dir": environment.get(CONFIG_DIR),
         "sweep_id": environment.get(SWEEP),
     }
@@ -124,7 +125,7 @@ def read_acceptance_file(folder: Path) -> tuple[list[str], dict[str, str]]:
 
 def recorded_words(job: Job) -> tuple[str, ...]:
     """The overrides of a job, as run.json has them."""
-    return tuple(recorded_override(word) for word in job.overrides)
+    return tuple(masked_override(word) for word in job.overrides)
 
 
 def begun_runs(folder: Path) -> dict[tuple[str, ...], Path]:
@@ -163,7 +164,7 @@ def run_new(overrides: Sequence[str], jobs: Sequence[Job], environment: Mapping[
 
 def is_folder_of_stages(folder: Path) -> bool:
     """See cli.annexes.Stages."""
-    return exists(folder / ACCEPTANCE_FILE) and not exists(folder / "run.json")
+    return exists(folder / ACCEPTANCE_FILE) and not exists(folder / RECORD)
 
 
 def resume_stages(folder: Path, force: bool) -> int:

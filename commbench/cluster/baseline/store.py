@@ -27,7 +27,6 @@ from commbench.results.load import load_run, rows_of_table
 from commbench.results.row import Measured, Row
 from commbench.results.run_folder import check_readable, mapping_or_empty
 from commbench.results.table_files import Damaged, read_table
-from commbench.stats.launches import launch_medians
 
 CASES_FILE = "cases.parquet"
 HARDWARE = "hardware="
@@ -194,9 +193,9 @@ def launches_of(row: Row, day: str) -> list[HealthyLaunch]:
     """The launches of a row; none of one that was not measured."""
     if not isinstance(row, Measured) or row.median_s <= 0:
         return []
-    medians = launch_medians(row.median_s, row.visit_medians_s, row.visit_launches)
     return [
-        HealthyLaunch(median_s, row.run_id, row.hosts or NOT_RECORDED, day) for median_s in medians
+        HealthyLaunch(median_s, row.run_id, row.hosts or NOT_RECORDED, day)
+        for median_s in row.launch_medians
     ]
 
 

@@ -34,10 +34,10 @@ from commbench.cluster.gate.answers import (
 )
 from commbench.core.units import format_factor, format_seconds, plural
 from commbench.results.row import Row
-from commbench.stats.launches import FEW_LAUNCHES
 from commbench.stats.thresholds import (
     DECIDING_LAUNCHES,
     FALSE_ALARMS,
+    FEW_LAUNCHES,
     LARGEST_UNSEEN,
     TOLERATED_LOSS,
 )

@@ -18,7 +18,7 @@ from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Job
 from commbench.core.errors import CommbenchError
 from commbench.core.layout import Layout
-from commbench.core.secrets import recorded_override
+from commbench.core.secrets import masked_override
 from commbench.core.terminal import first_line
 
 # of a suite: where it runs and with what, without what it measures
@@ -54,7 +54,7 @@ def located(
     key = max(searched, key=lambda key: searched[key].size)
     job = next(each.job for each in jobs if key in each.cases)
     words = _machine_words(job, searched[key], planted, config_dir)
-    again = f"next: commbench locate {shlex.join(map(recorded_override, words))}"
+    again = f"next: commbench locate {shlex.join(map(masked_override, words))}"
     try:
         with ConfigComposer(config_dir) as composer:
             (search,) = composer.jobs(with_defaults(words), multirun=False)

@@ -21,7 +21,7 @@ from commbench.cluster.watch.suite import (
 )
 from commbench.config.settings import Job
 from commbench.core.errors import ConfigError
-from commbench.core.secrets import recorded_override
+from commbench.core.secrets import masked_override
 from commbench.results.load import find_runs, read_case_rows
 from commbench.results.row import Row
 
@@ -61,7 +61,7 @@ def turn_start(options: WatchOptions) -> TurnStart:
     read."""
     suite = watched_suite(options)
     keys = tuple(sorted(suite.cases))
-    words = tuple(map(recorded_override, options.words))
+    words = tuple(map(masked_override, options.words))
     state = read_state(options.store) or WatchState(words, keys)
     check_suite(options.store, state, words)
     check_cases(options.store, state, keys)

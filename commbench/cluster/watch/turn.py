@@ -28,7 +28,7 @@ from commbench.cluster.watch.state import WatchState, write_state
 from commbench.cluster.watch.suite import WatchOptions
 from commbench.cluster.watch.text import turn_lines
 from commbench.core.errors import ConfigError
-from commbench.core.secrets import recorded_override
+from commbench.core.secrets import masked_override
 from commbench.core.terminal import Terminal, paragraphs
 from commbench.runtime.rank_server import stop_rank_server
 
@@ -117,7 +117,7 @@ def _where_runs_are(start: TurnStart, first: FreshLaunch, is_beside: bool) -> It
     """Of a rehearsal, or of a turn with other changes than of times, `is_beside`."""
     options = start.options
     if start.planted:
-        words = " ".join(map(recorded_override, start.planted))
+        words = " ".join(map(masked_override, start.planted))
         yield (
             f"rehearsal with {words}: this turn does not count, and its runs are not added to the"
             f" store; they are in {first.folder.parent}"

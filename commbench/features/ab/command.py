@@ -23,7 +23,7 @@ from commbench.config.overrides import quoted
 from commbench.config.settings import Job
 from commbench.core.case import Planned
 from commbench.core.errors import CommbenchError, ConfigError
-from commbench.core.secrets import recorded_override
+from commbench.core.secrets import masked_override
 from commbench.core.terminal import print_error
 from commbench.core.units import format_seconds, plural
 from commbench.core.variables import Case
@@ -35,7 +35,7 @@ from commbench.runtime.launchers.registry import refuse_world
 from commbench.runtime.launchers.requirements import check_experiment, check_startable
 from commbench.runtime.signals import SIGNAL_STATUS
 from commbench.stats.difference import launches_needed
-from commbench.stats.launches import FEW_LAUNCHES
+from commbench.stats.thresholds import FEW_LAUNCHES
 
 from .ab_results import AB_FILE, AB_SIDES
 
@@ -91,7 +91,7 @@ def _run_and_compare(
     """Run all launches of both sides and print their comparison; returns the worst exit status."""
     order = turns(options.launches, options.seed)
     rules = {"by": by, "delta": options.delta / 100, "seed": options.seed}
-    sides = {side: [recorded_override(word) for word in overrides[side]] for side in AB_SIDES}
+    sides = {side: [masked_override(word) for word in overrides[side]] for side in AB_SIDES}
     write_json(folder / AB_FILE, {**sides, **rules, "order": order, "pythons": pythons})
     compare_words = [*(str(folder / side) for side in AB_SIDES), "--paired"]
     compare_words += [f"--by={','.join(by)}"] if by else []

@@ -14,7 +14,6 @@ from commbench.backends.torch.distributed import (
     TorchLowering,
     start_group,
 )
-from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import World
 from commbench.core.errors import Unsupported
 from commbench.core.program import (
@@ -28,7 +27,7 @@ from commbench.core.program import (
     operation_of,
 )
 from commbench.core.protocols import Backend, Buffer, Control, Runner
-from commbench.core.variables import Case, Device, Mode, Staging
+from commbench.core.variables import EVENT_TIMED, Case, Device, Mode, Staging
 from commbench.engines.lowered import NO_CALL, Call, GroupLowering
 
 COPIES = "copy_h2d, copy_d2h, copy_h2d_d2h, copy_d2d"  # its benchmarks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commbench.measure.expectations import Verdict
+from commbench.measure.expectations import ExpectationResult
 from commbench.report.summary import Summary, read_results
 
 from .derived import judged_of
@@ -15,7 +15,7 @@ def check_known_values() -> None:
     references()
 
 
-def verdict_on_normal(folder: str) -> Verdict:
+def verdict_on_normal(folder: str) -> ExpectationResult:
     """Compare a run with the known values of its machine: missed by a case that is more than 1.5
     times slower, or beyond the threshold of a check. Guesses do not count."""
     every = judged_of(Summary(read_results([folder])))
@@ -29,6 +29,6 @@ def verdict_on_normal(folder: str) -> Verdict:
     nothing = (
         f"expect=normal: {NO_VALUE} and these cases; label=MACHINE names one that was not detected"
     )
-    return Verdict(
+    return ExpectationResult(
         len(judged) - len(missed), len(missed), tuple(missed), () if judged else (nothing,)
     )

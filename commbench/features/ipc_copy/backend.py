@@ -11,7 +11,6 @@ from typing import Any
 
 from commbench.backends.buffers.cuda_ipc import WORKED, probe_cuda_ipc
 from commbench.backends.buffers.memory import DeviceBuffer, rotation_pool
-from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import World
 from commbench.core.errors import ConfigError, Unsupported
 from commbench.core.program import (
@@ -22,7 +21,7 @@ from commbench.core.program import (
     operation_of,
 )
 from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator
-from commbench.core.variables import Case, Device, Ipc, Mode
+from commbench.core.variables import EVENT_TIMED, Case, Device, Ipc, Mode
 from commbench.engines.lowered import Lowered, PythonRunner, has_collectives
 from commbench.hardware.cuda import CudaError, driver_missing
 

@@ -132,7 +132,7 @@ class Overlapped(Benchmark):
         reason = self.inner.refusal(case, size)
         if reason is not None:
             return reason
-        if self.inner.shape(case, size).headline == "receiver":
+        if case.is_stream:
             return f"a {self.name} has no computation beside it"
         rank = case.pairs[0][0] if case.pairs else 0
         return self._program_refusal(case, self.inner.program(case, rank, size))
@@ -195,8 +195,8 @@ class Overlapped(Benchmark):
         """Whole samples are timed, and only communication alone has a rate."""
         shape = self.inner.shape(case, size)
         return Shape(
-            operations_per_sample=1,
-            bytes_per_sample=shape.bytes_per_sample if self.timed == "communication" else 0,
+            operations=1,
+            moved_bytes=shape.moved_bytes if self.timed == "communication" else 0,
             headline=shape.headline,
             median_of=TIMED_TEXTS[self.timed],
             rated=False,

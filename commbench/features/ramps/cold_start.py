@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commbench.core.states import PHASES
-from commbench.results.load import CASE_KEY, Paths, counted_times, read_case_rows, read_rows
+from commbench.results.load import CASE_KEY, Paths, counting_ranks, read_case_rows, read_rows
 from commbench.results.row import Measured
 from commbench.stats.thresholds import FULL_SPEED_SHARE
 
@@ -97,7 +97,7 @@ def _ramp(case: Measured, samples: pd.DataFrame) -> dict[str, float | None]:
     phase = steps // most
     block_k = case.block_k or 1
     operations = np.where(phase == MEASURE, 1, 1 / block_k) * (case.operations_per_sample or 1)
-    sample_s = counted_times(case, elapsed, ranks)
+    sample_s = np.fmax.reduce(elapsed[:, counting_ranks(case, ranks)], axis=1)
     operation_s = sample_s / operations
     steady_s = case.median_s
     first = {"first_call_s": case.first_call_s, "steady_s": steady_s}

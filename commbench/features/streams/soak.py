@@ -95,7 +95,7 @@ class Soak(TimingStrategy):
     @property
     def _operation_bytes(self) -> float:
         shape = self.setup.planned.shape
-        return shape.bytes_per_sample / shape.operations_per_sample
+        return shape.moved_bytes / shape.operations
 
     @property
     def unmeasured_s(self) -> float | None:
@@ -158,7 +158,7 @@ class SoakCollector(SampleCollector):
         super().__init__(planned)
         self._intervals: StartIntervals | None = None
         self._of_stream: StreamIntervals | None = None
-        if planned.shape.headline == "receiver":
+        if planned.case.is_stream:
             self._of_stream = StreamIntervals(planned.active[self._rows[0]], interval_s)
         else:
             self._intervals = StartIntervals(next(iter(planned.active), 0), interval_s)

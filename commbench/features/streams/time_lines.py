@@ -33,7 +33,7 @@ Column = NDArray[np.float64]
 
 def time_line(row: Row) -> TimeLine | StreamLine:
     """An empty one for the intervals of a soak."""
-    if row.headline != "receiver":
+    if not row.is_stream:
         return TimeLine()
     return StreamLine(repetition_bytes(row))
 

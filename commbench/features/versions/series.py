@@ -21,7 +21,6 @@ from commbench.core.variables import MAPS, NAMES
 from commbench.report.summary import Results
 from commbench.results.columns import grouped
 from commbench.results.row import KINDS, Measured
-from commbench.stats.launches import launch_medians
 from commbench.stats.series import Series
 from commbench.stats.thresholds import LARGEST_UNSTEADY
 
@@ -183,7 +182,7 @@ def _measurements(own: Sequence[tuple[str, Measured]], places: Mapping[str, int]
     launches = [
         (seconds, places[value], row.run_id)
         for value, row in own
-        for seconds in launch_medians(row.median_s, row.visit_medians_s, row.visit_launches)
+        for seconds in row.launch_medians
         if seconds > 0
     ]
     seconds, at, runs = zip(*launches, strict=True)

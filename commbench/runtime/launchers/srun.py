@@ -14,7 +14,7 @@ from typing import Any
 from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError
 from commbench.core.layout import MAX_RANKS, Layout
-from commbench.core.protocols import Backend, Launcher, Pairs, RankVariables
+from commbench.core.protocols import Backend, Launcher, NamedValues, RankVariables
 from commbench.hardware.mpi_library import find
 from commbench.runtime.rendezvous import (
     exported_host,
@@ -130,7 +130,7 @@ class Srun(Launcher):
         """A port of its own for each world: an earlier one may not have released its port yet."""
         return {"MASTER_PORT": str(secrets.choice(PORTS)), "OMP_NUM_THREADS": "1"}
 
-    def queued(self, layout: Layout, library: str | None, output: str) -> Pairs:
+    def queued(self, layout: Layout, library: str | None, output: str) -> NamedValues:
         if shutil.which("srun") is None:
             raise ConfigError(
                 "hydra/launcher=submitit_slurm: there is no srun here; start on a host of the Slurm"

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from launch_frames import QUIET, frame, launches, row
 
-from commbench.analysis.compare import COMPARISON_COLUMNS, compare
+from commbench.analysis.compare import COMPARISON_COLUMNS, Rules, compare, compare_sides
+from commbench.analysis.sides import parse_by, read_side
 from commbench.core.errors import ConfigError
 
 TRIALS = 200
@@ -212,6 +213,24 @@ def test_a_number_may_be_what_is_compared() -> None:
     )
     (record,) = compare(single, four, by="streams").to_dict("records")
     assert (record["streams"], record["verdict"]) == ("1 -> 4", "FASTER")
+
+
+@pytest.mark.parametrize(
+    ("variable", "values", "name"),
+    [
+        ("node", ("0", "1"), "all_reduce 1x2 node 0 -> node 1 8 B"),
+        ("node", ("0", "0 1"), "all_reduce 1x2 node 0 -> 2 nodes at once 8 B"),
+        ("pair", ("0-1 2-3", "0-2 1-3"), "all_reduce 1x2 0-1 2-3 -> 0-2 1-3 8 B"),
+        ("layout", ("1x2", "2x1"), "all_reduce 1x2 -> 2x1 8 B"),
+        ("late", (None, "1:2ms"), "all_reduce 1x2 8 B, none -> late 1:2ms"),
+    ],
+)
+def test_a_case_is_named_by_both_sides(
+    variable: str, values: tuple[str | None, str], name: str
+) -> None:
+    sides = [read_side("A", launches(QUIET, **{variable: value})) for value in values]
+    (case,) = compare_sides(*sides, Rules(parse_by([variable])))
+    assert case.name == name
 
 
 def test_the_environment_is_a_variable() -> None:

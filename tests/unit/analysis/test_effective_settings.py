@@ -8,7 +8,7 @@ from sample_cases import case_row
 
 from commbench.analysis.effective_settings import settings_texts
 
-STREAM = [case_row(benchmark="stream", stream_threads="one")]
+STREAM = [case_row(benchmark="stream", stream_threads=None)]
 NODE = {"network.tcp_rmem_bytes": "4096 131072 6291456", "network.tcp_wmem_bytes": "4096 16384 8"}
 
 

@@ -375,16 +375,16 @@ def test_a_sample_counts_the_messages_that_its_program_sends(name: str, size: in
         sends += [step for step in steps if isinstance(step, Copy)]
         if not sends:
             if name != "replay":  # its workload decides
-                assert shape.bytes_per_sample == case.message_bytes
-            assert shape.operations_per_sample == 1
+                assert shape.moved_bytes == case.message_bytes
+            assert shape.operations == 1
             continue
         if "pair" in benchmark.axes:
             first = case.pairs[0]
             of_pair = (step for rank in set(first) for step in ranks[rank].steps)
             sends = [step for step in map(operation_of, of_pair) if step in sends]
         share = size if shape.headline == "max_over_ranks" else 1
-        assert shape.operations_per_sample == len(sends) // share
-        assert shape.bytes_per_sample == shape.operations_per_sample * case.message_bytes
+        assert shape.operations == len(sends) // share
+        assert shape.moved_bytes == shape.operations * case.message_bytes
 
 
 @for_each("name", BENCHMARKS)

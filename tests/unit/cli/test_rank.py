@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import commbench
-from commbench.cli.rank import earlier_visits
+from commbench.cli.rank import recorded_visits
 from commbench.results.columns import arrow_schema
 from commbench.results.load import read_rows
 
@@ -60,7 +60,7 @@ def shifted(samples: pd.DataFrame, visit: int) -> pd.DataFrame:
 def test_every_visit_is_read_as_it_was_measured(folder: Path) -> None:
     cases = commbench.load(folder).set_index("case_id")
     samples = commbench.load(folder, table="samples")
-    seen = earlier_visits(folder, set(cases.index))
+    seen = recorded_visits(folder, set(cases.index))
     assert set(seen) == set(cases.index) and len(cases) == 5
     for case_id, visits in seen.items():
         row = cases.loc[case_id]
@@ -73,8 +73,8 @@ def test_every_visit_is_read_as_it_was_measured(folder: Path) -> None:
         assert (visits.last, visits.blocks) == (3, own.block.max() + 1)
         assert visits.repetitions["measure"] == row.repetitions
         assert set(visits.repetitions) == set(own.phase)
-    assert earlier_visits(folder, ()) == {}
-    assert set(earlier_visits(folder, {row.name})) == {row.name}
+    assert recorded_visits(folder, ()) == {}
+    assert set(recorded_visits(folder, {row.name})) == {row.name}
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_visits_that_no_row_counts_are_not_taken(
         folder, tmp_path / "run", lambda own: pd.concat([own, *(shifted(own, by) for by in others)])
     )
     cases = commbench.load(folder).set_index("case_id")
-    for case_id, visits in earlier_visits(copy, set(cases.index)).items():
+    for case_id, visits in recorded_visits(copy, set(cases.index)).items():
         medians_s = [float(np.median(times)) for times in visits.times]
         assert medians_s == pytest.approx(list(cases.visit_medians_s[case_id]))
         assert visits.last == (6 if 3 in others else 3), "the next visit takes a new number"
@@ -100,7 +100,7 @@ def test_a_case_whose_samples_are_missing_begins_anew_under_new_numbers(
     folder: Path, tmp_path: Path
 ) -> None:
     copy = changed(folder, tmp_path / "run", lambda own: own[own.visit != 2])
-    for visits in earlier_visits(copy, set(commbench.load(folder).case_id)).values():
+    for visits in recorded_visits(copy, set(commbench.load(folder).case_id)).values():
         assert visits.times == () and visits.last == 3 and visits.repetitions["measure"] > 0
 
 
@@ -108,5 +108,5 @@ def test_a_case_that_failed_begins_anew_under_new_numbers(folder: Path, tmp_path
     copy = changed(folder, tmp_path / "run", lambda own: own)
     cases = read_rows([copy]).assign(status="failed", visit_medians_s=None, visit_launches=None)
     pq.write_table(pa.Table.from_pandas(cases, arrow_schema("cases")), copy / "cases.parquet")
-    for visits in earlier_visits(copy, set(cases.case_id)).values():
+    for visits in recorded_visits(copy, set(cases.case_id)).values():
         assert visits.times == () and visits.last == 3 and visits.blocks > 0

@@ -17,7 +17,7 @@ from places import BACKENDS, BENCHMARKS, EXPERIMENTS
 
 import commbench
 from commbench.config.compose import COMPOSED_GROUPS, ConfigComposer, resolved
-from commbench.config.keys import KEY_TABLE, KEYS, Key, Kind
+from commbench.config.keys import KEY_TABLE, KEYS, Key, KeyKind
 from commbench.config.settings import Settings, from_config
 from commbench.config.targets import construct
 from commbench.measure.visits import coverage
@@ -30,7 +30,7 @@ NAMES = [f"{file.parent.name}/{file.stem}" for file in FILES]
 TARGETS = [file for file in FILES if "_target_" in (yaml.safe_load(file.read_text()) or {})]
 CONFIG = (CONF / "config.yaml").read_text()
 # group -> key
-PACKAGES = {key.group: key.name for key in KEY_TABLE if key.kind is Kind.GROUP and key.axis}
+PACKAGES = {key.group: key.name for key in KEY_TABLE if key.kind is KeyKind.GROUP and key.axis}
 OUTSIDE_KEYS = {"defaults", "hydra"}  # Hydra's own
 
 

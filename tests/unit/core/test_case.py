@@ -103,7 +103,7 @@ def test_the_senders_are_rows_of_the_ranks_that_take_part() -> None:
     job = planned(P2PBandwidth(), replace(CASE, pair="3-1"), 4)
     assert job.active == (1, 3)
     assert job.senders == (1,)  # rank 3 sends; the stamps hold ranks 1 and 3
-    assert job.shape.operations_per_sample == 64
+    assert job.shape.operations == 64
 
 
 def test_in_a_collective_everybody_sends() -> None:

@@ -17,7 +17,7 @@ from places import EXPERIMENTS, ROOT
 import commbench
 from commbench.config.compose import ConfigComposer
 from commbench.core.errors import ConfigError
-from commbench.core.secrets import MASK, is_secret, mask, recorded, recorded_override
+from commbench.core.secrets import MASK, is_secret, mask, masked, masked_override
 from commbench.runtime import launch
 
 SECRET = "hunter2-qwerty"
@@ -57,13 +57,13 @@ EXPORTED = "launcher.options=['--export=ALL,AWS_SECRET_ACCESS_KEY=***']"
     ],
 )
 def test_an_override_as_it_is_written_down(override: str, expected: str) -> None:
-    assert recorded_override(override) == expected
-    assert recorded_override(expected) == expected
+    assert masked_override(override) == expected
+    assert masked_override(expected) == expected
 
 
 @given(st.text(max_size=40))
 def test_any_override_can_be_written_down(text: str) -> None:
-    assert isinstance(recorded_override(text), str)
+    assert isinstance(masked_override(text), str)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_no_key_of_the_configuration_is_taken_for_a_credential() -> None:
     keys = {key for file in files for key in re.findall(r"^ *(\w+):", file.read_text(), re.M)}
     assert {"pass_s", "target", "latency_s"} <= keys
     assert [key for key in keys if is_secret(key)] == []
-    assert recorded_override("timing.pass_s=0.2") == "timing.pass_s=0.2"
+    assert masked_override("timing.pass_s=0.2") == "timing.pass_s=0.2"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_the_time_of_masking_is_in_proportion_to_the_text(text: str) -> None:
 
 def test_options_of_a_launcher_are_recorded_without_credentials() -> None:
     options = ["-x", f"AWS_SECRET_ACCESS_KEY={SECRET}", "-genv", "MY_TOKEN", SECRET, "-n", "2"]
-    assert recorded("", {"launcher": {"options": options}})["launcher"]["options"] == [
+    assert masked("", {"launcher": {"options": options}})["launcher"]["options"] == [
         *("-x", f"AWS_SECRET_ACCESS_KEY={MASK}", "-genv", "MY_TOKEN", MASK, "-n", "2")
     ]
 
@@ -186,7 +186,7 @@ def test_command_lines_of_ranks_have_no_credential_even_where_a_run_goes_on(
 def test_a_recorded_mapping_takes_its_values_from_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    word = recorded_override(f"env={{A:1,MY_TOKEN:{SECRET}}}")
+    word = masked_override(f"env={{A:1,MY_TOKEN:{SECRET}}}")
     assert word == "env={A:1,MY_TOKEN:'***'}"
     with ConfigComposer() as composer:
         with pytest.raises(ConfigError, match="export MY_TOKEN="):
@@ -201,8 +201,7 @@ def test_names_stay_at_every_depth() -> None:
         "model": [{"password": SECRET}],
         "seed": 3,
     }
-    masked = recorded("", config)
-    assert masked == {
+    assert masked("", config) == {
         "env": {"X_TOKEN": MASK, "X": "1", "PIN_KEY": MASK},
         "model": [{"password": MASK}],
         "seed": 3,

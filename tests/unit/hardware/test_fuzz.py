@@ -43,7 +43,7 @@ PARSERS = (
     host.steal_jiffies,
     resource_limits.parse_cpu_max,
     secrets.mask,
-    secrets.recorded_override,
+    secrets.masked_override,
     terminal.one_line,
     terminal.first_line,
     lambda text: parse_info(text.encode(errors="replace")),

@@ -36,7 +36,7 @@ from commbench.hardware.link_limits import (
 )
 from commbench.hardware.topology import RankGpu, Topology
 
-NICS = interface_limit("mlx5_0", 400_000.0, 8)
+NICS = together(8, interface_limit("mlx5_0", 400_000.0))
 SLOW = interface_limit("eth0", 1000.0)
 FAST = interface_limit("ib0", 8000.0)
 BUS = "0000:1b:00.0"
@@ -336,7 +336,7 @@ def test_between_nodes_the_lesser_of_network_and_links() -> None:
     assert between(interface_limit("eth0", 100_000.0)) == near(
         (2 * 7 / 8) / 1 * 12.5, "eth0 100 Gb/s"
     )
-    assert between(interface_limit("mlx5_0", 400_000.0, 2)) == near(
+    assert between(together(2, interface_limit("mlx5_0", 400_000.0))) == near(
         (2 * 7 / 8) / 1 * 100, "2 x mlx5_0 400 Gb/s"
     )
 

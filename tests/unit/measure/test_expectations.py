@@ -8,7 +8,7 @@ import pytest
 from sample_cases import case_row
 
 from commbench.config.expectations import parse_expectation
-from commbench.measure.expectations import Verdict, verdict_on
+from commbench.measure.expectations import ExpectationResult, verdict_on
 from commbench.results.row import Row
 
 
@@ -18,7 +18,7 @@ def row(size: int, status: str = "ok", **more: Any) -> Row:
     return case_row(**values | {"status": status} | result | more)
 
 
-def verdict(text: str, *rows: Row) -> Verdict:
+def verdict(text: str, *rows: Row) -> ExpectationResult:
     return verdict_on(parse_expectation(text), rows)
 
 

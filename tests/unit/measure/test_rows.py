@@ -38,7 +38,6 @@ from commbench.measure.rows import (
     RowFacts,
     impossible_reason,
     median_columns,
-    operation_columns,
     rate_columns,
     row,
     time_columns,
@@ -271,7 +270,7 @@ def test_alone_there_is_no_bus_bandwidth(benchmark: str) -> None:
 def test_a_rank_alone_has_the_rate_of_its_copies_and_of_messages_to_itself(benchmark: str) -> None:
     planned, outcome = simulated(benchmark, 1)
     seen = row_of(planned, outcome)
-    moved = planned.shape.bytes_per_sample / planned.shape.operations_per_sample
+    moved = planned.shape.moved_bytes / planned.shape.operations
     assert seen.algbw_gb_per_s == pytest.approx(moved / seen.median_s / 1e9)
 
 
@@ -366,7 +365,7 @@ def test_each_number_of_a_row_is_computed_in_one_place() -> None:
         time_columns(planned, record.visits),
         rate_columns(facts, interval),
         visit_columns(facts, record.visits),
-        operation_columns(facts, record.visits),
+        facts.operation,
     )
     computed = [name for columns in sources for name in columns]
     assert len(computed) == len(set(computed))

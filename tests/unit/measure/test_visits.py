@@ -478,7 +478,7 @@ def row_of(planned: Planned, record: CaseRecord) -> Row:
 
 
 def read_back(planned: Planned, record: CaseRecord, launches: list[float]) -> EarlierVisits:
-    """As cli.earlier_visits finds it in the files."""
+    """As cli.recorded_visits finds it in the files."""
     values = replace(row_of(planned, record), visit_launches=tuple(launches))
     return EarlierVisits(values, tuple(visit.times for visit in record.visits), 0, 0, {})
 

@@ -30,13 +30,18 @@ def test_samples_give_the_medians_again(tmp_path: Path) -> None:
         assert float(np.median(times[case.case_id])) == pytest.approx(case.median_s, rel=0.01)
 
 
-def test_samples_with_a_repetition_twice_are_left_out(tmp_path: Path) -> None:
+def test_samples_that_are_in_two_files_count_once(tmp_path: Path) -> None:
+    """A run that was killed while it merged its parts has them in both."""
     folder = commbench.run(*NOISY_RUN, f"output={tmp_path}")
-    samples = pd.read_parquet(folder / "samples.parquet")
-    samples.assign(rank=0).to_parquet(folder / "samples.parquet")
+    once = read_raw_data(read_results([folder])).distributions
+    parts = folder / "parts"
+    parts.mkdir(exist_ok=True)
+    (parts / "1.samples.parquet").write_bytes((folder / "samples.parquet").read_bytes())
     raw = read_raw_data(read_results([folder]))
-    assert raw.distributions == {}
-    assert any("samples left out: Index contains duplicate entries" in note for note in raw.notes)
+    assert raw.notes == [] and raw.distributions.keys() == once.keys() != set()
+    for case, launches in once.items():
+        (own,), (both,) = launches, raw.distributions[case]
+        assert own[1].tolist() == both[1].tolist()
 
 
 @pytest.mark.parametrize(

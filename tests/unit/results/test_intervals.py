@@ -31,7 +31,15 @@ def test_a_rate_is_low_where_the_time_is_long() -> None:
 @pytest.mark.parametrize(
     ("changed", "n", "of"),
     [
-        ({"interval_of": "launches", "visit_launches": [1, 1, 2, 2, 5]}, 3, "launches"),
+        (
+            {
+                "interval_of": "launches",
+                "visit_launches": [1, 1, 2, 2, 5],
+                "visit_medians_s": [2.0] * 5,
+            },
+            3,
+            "launches",
+        ),
         ({"interval_of": "repetitions", "repetitions": 30}, 30, "repetitions"),
     ],
 )

@@ -21,7 +21,7 @@ from commbench.analysis.compare import compare
 from commbench.features.crossovers.crossover import comparisons
 from commbench.results.row import Row
 from commbench.stats.difference import (
-    Measured,
+    Time,
     are_enough,
     differ,
     holm,
@@ -148,7 +148,7 @@ def test_the_rule_alone_calls_at_most_5_percent_of_equal_things_different(
     level = 1 - 0.5 ** (visits - 1)
     run_id = "r" if one_run else None
     sides = [
-        Measured(Interval(np.median(medians), low, high, level), tuple(medians), run_id)
+        Time(Interval(np.median(medians), low, high, level), tuple(medians), run_id)
         for medians, low, high in zip(*(column.tolist() for column in columns), strict=True)
     ]
     assert sum(map(differ, sides[::2], sides[1::2])) <= 0.05 * MANY_TRIALS
@@ -177,9 +177,9 @@ def test_a_large_factor_is_seen_at_each_of_50_sizes(
 
 def time_of(
     median_s: float, low_s: float, high_s: float, level: float = 0.95, run_id: str | None = None
-) -> Measured:
+) -> Time:
     """The time of one launch."""
-    return Measured(Interval(median_s, low_s, high_s, level), (median_s,), run_id)
+    return Time(Interval(median_s, low_s, high_s, level), (median_s,), run_id)
 
 
 def test_one_launch_of_each_tells_of_this_run_only_and_only_what_launches_can_not_explain() -> None:
@@ -193,12 +193,12 @@ def test_one_launch_of_each_tells_of_this_run_only_and_only_what_launches_can_no
     ):
         other = time_of(factor, factor * 0.99, factor * 1.01, run_id=run_id)
         assert differ(base, other) == differ(other, base) == expected
-    assert not differ(base, Measured(Interval(9.0), (9.0,), "a"))
+    assert not differ(base, Time(Interval(9.0), (9.0,), "a"))
     unknown = [time_of(factor, factor * 0.99, factor * 1.01) for factor in (1.0, 1.3)]
     assert not differ(*unknown), "two that name no run are not known to be of the same"
-    three = Measured(Interval(2.1, 1.9, 2.3, 0.95), (2.0, 2.1, 2.2))
+    three = Time(Interval(2.1, 1.9, 2.3, 0.95), (2.0, 2.1, 2.2))
     assert not differ(base, three), "launches enough on one side only"
-    assert differ(Measured(Interval(1.05, 0.9, 1.2, 0.95), (1.0, 1.05, 1.1)), three)
+    assert differ(Time(Interval(1.05, 0.9, 1.2, 0.95), (1.0, 1.05, 1.1)), three)
 
 
 def test_ranges_of_three_visits_must_be_far_apart() -> None:
@@ -223,7 +223,7 @@ def test_equal_things_have_a_winner_at_any_size_as_seldom_as_is_said(
     for trial in times:
         sides = [
             [
-                Measured(
+                Time(
                     Interval(np.median(own), own.min(), own.max(), 0.75),
                     tuple(np.median(own, axis=1).tolist()),
                     "r" if one_run else None,

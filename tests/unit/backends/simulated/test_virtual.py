@@ -126,7 +126,7 @@ def measured(
 def test_a_ping_pong_takes_latency_plus_bytes_over_bandwidth(count: int, call_s: float) -> None:
     case = replace(CASE, elements=count, message_bytes=4 * count)
     times = measured(P2PLatency(), case, 2, replace(PLAIN, call_s=call_s))
-    half_round_trip = times[0, 0] / P2PLatency().shape(case, 2).operations_per_sample
+    half_round_trip = times[0, 0] / P2PLatency().shape(case, 2).operations
     assert half_round_trip == pytest.approx(
         call_s + LATENCY_S + 4 * count / (GB_PER_S * 1e9), abs=1e-9
     )

@@ -27,7 +27,8 @@ def launch(**values: Any) -> Measured:
 
 
 def case(base: SideOfCase, new: SideOfCase) -> ComparedCase:
-    return ComparedCase(case_row(benchmark="all_reduce"), base, new)
+    row = case_row(benchmark="all_reduce")
+    return ComparedCase((row, row), base, new)
 
 
 @pytest.mark.parametrize(

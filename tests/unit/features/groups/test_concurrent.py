@@ -78,7 +78,7 @@ def test_only_the_ranks_of_the_timed_operation_count() -> None:
     case = grid_case("p2p_latency@2-3 beside all_reduce@0-1")
     shape = CONCURRENT.shape(case, 4)
     assert shape.ranks == (2,), "the one that begins the message"
-    assert (shape.operations_per_sample, shape.single) == (2, True)
+    assert (shape.operations, shape.single) == (2, True)
     assert CONCURRENT.shape(grid_case("all_reduce@tp2"), 4).ranks == (0, 1, 2, 3)
     assert CONCURRENT.shape(grid_case(GRID), 4).ranks is None
 

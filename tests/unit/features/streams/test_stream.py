@@ -42,8 +42,8 @@ def test_where_it_is_not_possible_a_case_is_skipped_with_the_reason(
 def test_a_sample_is_a_write_of_each_connection() -> None:
     planned = planned_of("streams=4")
     assert planned.skip is None
-    assert planned.shape.operations_per_sample == 4
-    assert planned.shape.bytes_per_sample == 4 * 16384
+    assert planned.shape.operations == 4
+    assert planned.shape.moved_bytes == 4 * 16384
     assert planned.case.message_bytes == 16384, "of each write"
 
 
