@@ -19,7 +19,7 @@ from .strategies import ByStopRule, TimingStrategy
 from .visit_setup import VisitSetup
 
 Calibrated = Mapping[str, Mapping[str, float]]
-Findings = Mapping[str, Any]  # values by column
+Probed = Mapping[str, Any]  # values by column
 Call = Callable[[Runner, int], None]  # as many repetitions, on all ranks
 
 
@@ -59,7 +59,7 @@ class Measuring:
     decision: Callable[[Planned, Mapping[str, Row], Calibrated], Decision] = lambda *_: Decision()
     decided: Callable[[Benchmark, Any], Benchmark] = lambda benchmark, value: benchmark
     strategy: Callable[[VisitSetup], TimingStrategy | None] = lambda setup: None
-    probe: Callable[[VisitSetup, Call], Findings] = lambda *_: {}
+    probe: Callable[[VisitSetup, Call], Probed] = lambda *_: {}
     columns: Mapping[str, Callable[[Sequence[Any]], Any]] = field(default_factory=dict)
 
 
@@ -100,7 +100,7 @@ def strategy_of(setup: VisitSetup) -> TimingStrategy:
     return next(filter(None, own), None) or ByStopRule(setup)
 
 
-def found_columns(findings: Sequence[Findings]) -> dict[str, Any]:
+def found_columns(findings: Sequence[Probed]) -> dict[str, Any]:
     """The columns of a row, from the findings of its visits, most of which have none. Those of
     earlier launches are what their row has."""
     columns = {}
