@@ -223,21 +223,3 @@ def test_a_search_needs_three_ranks() -> None:
     check_search(Layout(3, 1))
     with pytest.raises(ConfigError, match=r"layout=2x1 has 2 ranks.*needs at least 3"):
         check_search(Layout(2, 1))
-
-
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("benchmark=all_reduce", "pairs of ranks, which all_reduce has none of"),
-        ("schedule=serial", "it needs schedule=rounds"),
-        ("overlap=sleep", "use overlap=none"),
-        ("layout=[8x1,5x1]", "takes one layout"),
-        ("search.slowdown=0", "search.slowdown=0.0 must be at least 0.01"),
-        ("search.switches=[a]", "search.switches"),
-        ("search.size=3", "search.size"),
-    ],
-)
-def test_a_search_that_can_not_be_is_refused_in_one_line(word: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as refused:
-        searching(word)
-    assert "\n" not in str(refused.value)
