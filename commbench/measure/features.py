@@ -20,6 +20,7 @@ from .visit_setup import VisitSetup
 
 Calibrated = Mapping[str, Mapping[str, float]]
 Probed = Mapping[str, Any]  # values by column
+NodeOf = Callable[[int], int]
 Call = Callable[[Runner, int], None]  # as many repetitions, on all ranks
 
 
@@ -45,6 +46,7 @@ class Measuring:
     decision: that, from the rows of the run by case_id, and from what it has calibrated.
     decided: the benchmark of the case with the value of the decision, on all ranks.
     strategy: what decides how long a visit goes on; None for the stop rule of its settings.
+    of_case: the values of its columns that the case tells, and the node of each rank of the world.
     probe: what it finds out about a case in further calls, after the first visit of each launch:
     on rank 0 the values of its columns. All ranks make the same calls.
     columns: how the values of several launches become that of the row, by column.
@@ -59,6 +61,7 @@ class Measuring:
     decision: Callable[[Planned, Mapping[str, Row], Calibrated], Decision] = lambda *_: Decision()
     decided: Callable[[Benchmark, Any], Benchmark] = lambda benchmark, value: benchmark
     strategy: Callable[[VisitSetup], TimingStrategy | None] = lambda setup: None
+    of_case: Callable[[Planned, NodeOf], Mapping[str, Any]] = lambda *_: {}
     probe: Callable[[VisitSetup, Call], Probed] = lambda *_: {}
     columns: Mapping[str, Callable[[Sequence[Any]], Any]] = field(default_factory=dict)
 
@@ -98,6 +101,14 @@ def deciding_on(case: Case) -> Measuring | None:
 def strategy_of(setup: VisitSetup) -> TimingStrategy:
     own = (feature.strategy(setup) for feature in features())
     return next(filter(None, own), None) or ByStopRule(setup)
+
+
+def case_columns(planned: Planned, node_of: NodeOf) -> dict[str, Any]:
+    """The columns of a row that its case tells."""
+    columns: dict[str, Any] = {}
+    for feature in features():
+        columns.update(feature.of_case(planned, node_of))
+    return columns
 
 
 def found_columns(findings: Sequence[Probed]) -> dict[str, Any]:

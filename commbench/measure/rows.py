@@ -25,9 +25,8 @@ from commbench.stats.series import Modes, summarise, tukey_outliers
 from commbench.stats.thresholds import WAITED_SHARE
 
 from .conditions import Conditions, fits_in_cache
-from .features import found_columns
+from .features import case_columns, found_columns
 from .samples import Failure, Refused, Wrong
-from .traffic_columns import traffic_columns
 from .visits import CaseRecord, Visit, changes, estimate, modes_of, spread
 
 VISIBLE_SHARE = 0.05  # of a number: larger disturbances are flagged
@@ -161,7 +160,7 @@ class RowFacts:
         return {
             "headline": shape.headline,
             "median_of": shape.median_of,
-            **traffic_columns(planned, self.conditions.world.node_of),
+            **case_columns(planned, self.conditions.world.node_of),
             "bytes_per_rank": case.message_bytes // blocks or None,
             "messages_per_call": _messages_per_call(planned, self.conditions),
             "clock": _clock_of_times(planned),
