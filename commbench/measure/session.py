@@ -51,6 +51,7 @@ from .early_end import EarlyEnd, VisitInFlight
 from .expectations import verdict_on
 from .features import Decision, deciding_on
 from .further_rounds import FurtherRounds, SearchResult, pair_search
+from .nccl_evidence import library_record
 from .plan import duration_s, pass_order, plan
 from .plan_facts import PlanFacts
 from .preflight import MEETING_S, Request, preflight
@@ -58,7 +59,6 @@ from .recorder import BAD, Recorder
 from .reference_case import ReferenceCase
 from .samples import Outcome, Refused
 from .time_limits import TotalBudget, case_deadline_s, spacing_s
-from .transports import library_record
 from .visit_setup import VisitSetup
 
 ONE_LAUNCH = "commbench can start only its own ranks again, so this run has one launch"
@@ -450,7 +450,7 @@ class _Session:
         status."""
         run = self._run
         settings = self._settings
-        kinds = sorted(self._conditions.evidence.kinds.items())
+        kinds = sorted(self._conditions.evidence.nccl.kinds.items())
         run["transports"] = {f"{first}-{second}": texts for (first, second), texts in kinds}
         own = settings.backend.environment(settings.cuda_ipc, settings.interface)
         exported = {*library_settings(self._world.launcher), *own}
