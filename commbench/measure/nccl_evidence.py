@@ -26,6 +26,18 @@ from commbench.hardware.nccl_log import (
 LOG_SOURCE = "nccl_log"
 LOG_CUT = "nccl_log_cut"  # whether the log is longer than what is read of it
 KERNELS = "nccl_kernels"  # the names of those that were profiled, in their order
+RECORDED = (  # of a log, in run.json
+    "version",
+    "network",
+    "plugin",
+    "provider",
+    "interfaces",
+    "transport",
+    "rings",
+    "trees",
+    "multicast",
+    "nvls_channels",
+)
 LogRecord = list[Any]  # [from rank, to rank, kinds] and [rank, peer, ports] of pairs, whether all
 
 
@@ -199,17 +211,6 @@ def library_record(facts: Mapping[str, Any]) -> dict[str, Any]:
     """A communicator's facts for run.json, with the contents of NCCL's log instead of its text."""
     others = {name: value for name, value in facts.items() if name not in (LOG_SOURCE, KERNELS)}
     log = parse_log(facts.get(LOG_SOURCE) or "")
-    values = {
-        "version": log.version,
-        "network": log.network,
-        "plugin": log.plugin,
-        "provider": log.provider,
-        "interfaces": list(log.interfaces),
-        "transport": log.summary,
-        "rings": log.rings,
-        "trees": log.trees,
-        "multicast": log.multicast,
-        "nvls_channels": log.nvls_channels,
-    }
-    nccl = {name: value for name, value in values.items() if value not in (None, [])}
+    values = {name: getattr(log, name) for name in RECORDED}
+    nccl = {name: value for name, value in values.items() if value not in (None, ())}
     return others | ({"nccl": nccl} if nccl else {})

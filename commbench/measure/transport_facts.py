@@ -21,7 +21,7 @@ from commbench.results.network_cards import active_ports_of
 
 from .nccl_evidence import NcclEvidence
 from .preflight import MEETING_S
-from .transports import IPC, Reported, TransportEvidence, wire_of
+from .transports import IPC, Reported, TransportEvidence, has_twice, wire_of
 
 LIBRARIES = "ipc_libraries"  # a communicator's fact: some of commbench.hardware.cuda
 # fields of nvml.Gpu that the rank itself reads: no other rank need see its GPU, and PCIe links that
@@ -122,8 +122,7 @@ def _ignored_ipc(setting: Ipc, facts: Mapping[str, Any], gpus: Sequence[RankGpu]
 
 def _same_gpu_without_effect(setting: str, library: str, gpus: Sequence[RankGpu]) -> str | None:
     """Seen with NCCL 2.30.7: it logs P2P/CUMEM between two ranks on one GPU."""
-    used = [(gpu.node, gpu.pci_bus_id) for gpu in gpus if gpu.pci_bus_id is not None]
-    if setting != "off" or library != NCCL or len(set(used)) == len(used):
+    if setting != "off" or library != NCCL or not has_twice(gpus):
         return None
     return (
         "cuda_ipc=off has no effect between ranks on one GPU: NCCL maps their memory all the same"

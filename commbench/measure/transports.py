@@ -3,7 +3,7 @@ its bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -73,9 +73,7 @@ class TransportEvidence:
         """Whether two ranks of the case use the same GPU."""
         if not self.gpus or planned.case.device == "cpu":
             return False
-        gpus = [self.gpus[planned.members[rank]] for rank in planned.active]
-        known = [(gpu.node, gpu.pci_bus_id) for gpu in gpus if gpu.pci_bus_id is not None]
-        return len(set(known)) < len(known)
+        return has_twice(self.gpus[planned.members[rank]] for rank in planned.active)
 
     def starts_slowly(self, planned: Planned) -> bool:
         """Whether TCP carries large messages of the case between nodes, or a stream of any: its
@@ -176,6 +174,12 @@ class TransportEvidence:
 
     def _node_of(self, rank: int) -> int:
         return self.nodes[rank] if self.nodes else 0
+
+
+def has_twice(gpus: Iterable[RankGpu]) -> bool:
+    """Whether two of these ranks use the same GPU."""
+    known = [(gpu.node, gpu.pci_bus_id) for gpu in gpus if gpu.pci_bus_id is not None]
+    return len(set(known)) < len(known)
 
 
 def wire_of(

@@ -63,7 +63,7 @@ def recorded(
     run = {"run_id": "r", "sweep_id": "s", "launches": {"planned": 1, "began": [0]}}
     recorder = Recorder(replace(settings, writers=()), run, len(cases))
     writer = Kept()
-    recorder.writers = FanOut([writer])
+    recorder.published.writers = FanOut([writer])
     for planned, samples in cases:
         recorder.record(planned, samples, conditions, STARTED)
     recorder.end_visits(cases[0][0], conditions)
