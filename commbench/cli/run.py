@@ -21,6 +21,7 @@ from commbench.config.compose import ConfigComposer, resolved, working_folder
 from commbench.config.experiments import RequestedJobs, requested_jobs
 from commbench.config.overrides import override_texts
 from commbench.config.settings import Job, job_of
+from commbench.core.annexes import annex
 from commbench.core.case import RankIdentity
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
@@ -55,12 +56,12 @@ from commbench.runtime.recovery import FINISHED, Resume, count_suspect
 from commbench.runtime.signals import SIGNAL_STATUS
 from commbench.runtime.world_end import end_interrupted, has_launches_left
 
-from . import annexes
 from .jobs import differing_words, interrupted_status, launcher_below, print_answer, swept
 from .options import CommandParser
 from .plans import print_plan, print_plans
 from .rank import identity_here, run_rank, run_session
 
+STAGES = "commbench.cluster.acceptance.stages"  # of an acceptance, in one folder
 _RUNNING = threading.Lock()  # a run has the environment and the streams of this process
 
 # ---------------------------------------------------------------- commands
@@ -80,37 +81,37 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
         config = composer.hydra_config(overrides) if requested.fresh_worlds else None
         elsewhere = config is not None and launcher_below(config) is not None
         check_experiment(requested, elsewhere)
-        jobs: Sequence[Job] = requested.jobs
-        staged = annexes.stages()
-        if staged and (multirun or not staged.is_acceptance(requested)):
-            staged = None
-        if staged:
-            jobs = staged.begin(composer, overrides, jobs)
+        stages = None if multirun else annex(STAGES)
+        if stages is not None:
+            status: int | None = stages.run_stages(composer, overrides, requested, elsewhere)
+            if status is not None:
+                return status
         needs_all = requested.experiment is not None or any(
-            job.settings.on_error == "stop" for job in jobs
+            job.settings.on_error == "stop" for job in requested.jobs
         )
-        jobs, skipped = startable_jobs(jobs, elsewhere, needs_all)
+        jobs, skipped = startable_jobs(requested.jobs, elsewhere, needs_all)
         if skipped is not None:
             print_error(skipped)
         if any(job.settings.plan for job in jobs):
             return print_plans(jobs, elsewhere, needs_all)
-        busy = _shared_cores(jobs)
         if config is None:
             run_folder = new_folder(jobs[0].settings.output)
-            with exported(busy):
+            with exported(_shared_cores(jobs)):
                 status = _run_in_worlds(jobs[0], run_folder)
             print_answer(requested.experiment, [Path(run_folder)])
             return status
-        sweep = busy | {SWEEP: f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"}
-        if staged is None:
-            with exported(sweep):
-                keys = composer.keys_of(overrides)
-                status = swept(config, keys, jobs, task, requested.experiment)
-            if skipped is not None:  # beside the results, which may be in a file
-                print(skipped)
-            return status
-    # it has a composer of its own
-    return staged.run_new(overrides, jobs, {**folder, **sweep})
+        with exported(sweep_variables(jobs)):
+            keys = composer.keys_of(overrides)
+            status = swept(config, keys, jobs, task, requested.experiment)
+        if skipped is not None:  # beside the results, which may be in a file
+            print(skipped)
+        return status
+
+
+def sweep_variables(jobs: Sequence[Job]) -> dict[str, str]:
+    """What the ranks of all these jobs are told."""
+    sweep_id = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
+    return {SWEEP: sweep_id, **_shared_cores(jobs)}
 
 
 def run_launch(overrides: Sequence[str], config_dir: str | None) -> int:
@@ -245,9 +246,10 @@ def resume(words: Sequence[str]) -> int:
     options = parser.parse_args(words)
     folder = Path(options.run).absolute()
     check_readable(folder)
-    staged = annexes.stages()
-    if staged is not None and staged.is_folder_of_stages(folder):
-        return staged.resume_stages(folder, options.force)
+    stages = annex(STAGES)
+    status: int | None = None if stages is None else stages.resume_stages(folder, options.force)
+    if status is not None:
+        return status
     if not exists(folder / RECORD):
         raise ConfigError(
             f"{folder} is not a run: it has no run.json; give the folder that the run printed as"

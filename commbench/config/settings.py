@@ -282,7 +282,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         **{name: read(name) for name in UNCHANGED},
         sizes_to_memory=f"..{TO_MEMORY}" in str(raw.get("sizes")),
         pairs=_checked_pairs(raw.get("pairs")),
-        search=_checked_search(read, benchmarks, layouts),
+        search=typed(NodeSearch, read("search"), "search"),
         axes={name: _axis_values(read, name, device) for name in AXIS_KEYS},
         device=device,
         interface=None if raw.get("interface") is None else check_interface(read("interface")),
@@ -392,30 +392,6 @@ def _checked_pairs(value: Any) -> Pairs:
     return tuple((first, second) for first, second in pairs)
 
 
-def _checked_search(
-    read: Callable[[str], Any], benchmarks: Sequence[Benchmark], layouts: Sequence[Layout]
-) -> NodeSearch:
-    """Raises ConfigError, with pairs=search also for a run that it can't be in."""
-    search: NodeSearch = typed(NodeSearch, read("search"), "search")
-    if read("pairs") != (SEARCH,):
-        return search
-    without = [benchmark.name for benchmark in benchmarks if "pair" not in benchmark.axes]
-    if without:
-        raise ConfigError(
-            f"pairs=search times pairs of ranks, which {without[0]} has none of; use"
-            " benchmark=[p2p_bandwidth,p2p_latency]"
-        )
-    if len(layouts) > 1:
-        raise ConfigError("pairs=search takes one layout; run it once for each")
-    if read("schedule") != "rounds":
-        raise ConfigError("pairs=search times many pairs at once; it needs schedule=rounds")
-    for each in TABLE:
-        is_beside = each.feature is not None and each.applies_to == "all"
-        if is_beside and each.null and set(read(each.name)) != {each.null}:
-            raise ConfigError(f"pairs=search times messages alone; use {each.name}={each.null}")
-    return search
-
-
 def _expects_normal(words: Container[Any]) -> bool:
     """Raises ConfigError where nothing is there that knows what is normal."""
     if EXPECT_NORMAL not in words:
@@ -483,8 +459,8 @@ def job_of(whole: Mapping[str, Any], overrides: Iterable[str]) -> Job:
     except ConfigError as error:
         raise ConfigError(one_line(str(error))) from error
     identity = {key: value for key, value in whole.items() if key != "output"}
-    # a file by its contents, which another node may have in another version
-    identity["traffic"] = settings.axes["traffic"]
+    # as features read them: a file by its contents, of which another node may have another version
+    identity |= {name: own for name, own in settings.axes.items() if BY_NAME[name].feature}
     identity["inputs"] = [benchmark.recorded_inputs() for benchmark in settings.benchmarks]
     text = json.dumps(identity, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -128,7 +128,7 @@ class Transport:
         return tuple(dict.fromkeys(chain.from_iterable(listed)))
 
     @property
-    def summary(self) -> str | None:
+    def transport(self) -> str | None:
         """All transports, the most frequent first: `P2P/CUMEM, NET/IB/GDRDMA`."""
         return ", ".join([*by_frequency(self.kinds), *self.collnet]) or None
 

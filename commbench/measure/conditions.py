@@ -27,9 +27,11 @@ from .calibration import (
     wake_links,
 )
 from .features import Calibrated, calibrated
+from .nccl_evidence import LogReader
 from .plan_facts import PlanFacts
 from .preflight import MEETING_S, uses_shm
-from .transports import LogReader, TransportEvidence, gather_evidence
+from .transport_facts import gather_evidence
+from .transports import TransportEvidence
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class ConditionsReader:
         library = self._communicator
         subset = library.for_graphs if group.captures else library.subset
         communicator = subset(group.members)
-        if self._log.available:
+        if self._log.own.logged:
             self._log.read(library.facts(), group.members)
         return communicator
 
@@ -94,7 +96,7 @@ class ConditionsReader:
         core_copy = None
         if self._settings.device == "cuda" and not self._world.is_hosted:
             wake_links(self._communicator)
-        evidence = gather_evidence(self._world, self._control, library, self._run, self._log)
+        evidence = gather_evidence(self._world, self._control, library, self._run, self._log.own)
         if self._settings.device == "cuda" and "ipc_probe" not in library:
             probed = probe_cuda_ipc(CudaExporter, self._world, self._control, MEETING_S)
             self._run |= {"ipc_probe": probed} if self._run else {}
@@ -167,11 +169,14 @@ class ConditionsReader:
     ) -> Conditions:
         """Adds what the library logged during a case, in which pairs may have connected. The case's
         ranks call it."""
-        if not self._log.available:
+        if not self._log.own.logged:
             return conditions
         self._log.read(self._communicator.facts(), planned.members, planned.case.row_ids)
-        records = control.gather(self._log.record(), deadline_s, f"transports of {planned.case}")
-        return replace(conditions, evidence=conditions.evidence.extended(records, self._log))
+        own = self._log.own
+        records = control.gather(own.record(), deadline_s, f"transports of {planned.case}")
+        evidence = conditions.evidence
+        nccl = evidence.nccl.extended(records, own)
+        return replace(conditions, evidence=replace(evidence, nccl=nccl))
 
 
 def fits_in_cache(planned: Planned, cache_bytes: int) -> bool:

@@ -112,7 +112,7 @@ class EarlyEnd:
         self._run["stacks"] = {f"rank {self._world.rank}": traceback.format_exc().splitlines()}
         with suppress(OSError):
             self._close("broken", WorldBroken.exit_status, reason)
-        has_record = bool(self._recorder.writers.begun)
+        has_record = bool(self._recorder.published.writers.begun)
         if not self._has_parent and has_record:
             self._print_end()
         self._clean_up_host()
@@ -153,7 +153,7 @@ class EarlyEnd:
     def _save_from_heartbeat(self, reason: str, found_by_rank_0: bool) -> None:
         self._clean_up_host()
         rank = self._world.rank
-        is_recorded = rank == 0 and bool(self._recorder.writers.begun)
+        is_recorded = rank == 0 and bool(self._recorder.published.writers.begun)
         is_first = rank == min({*self._world.neighbours} - {0}, default=0)
         told = whom_to_tell(
             "verdict" if found_by_rank_0 else "recorded" if is_recorded else "lost",
@@ -201,8 +201,8 @@ class EarlyEnd:
             remove_shared_memory(mapped_shared_memory([os.getpid()]))
 
     def _print_end(self, reason: str | None = None) -> None:
-        self._recorder.reporter.end()
+        self._recorder.published.reporter.end()
         if reason is not None:
             print_error(reason)
-        if self._recorder.writers.begun and (text := how_to_finish(self._run["folder"])):
+        if self._recorder.published.writers.begun and (text := how_to_finish(self._run["folder"])):
             print_error(text)

@@ -19,7 +19,8 @@ from .strategies import ByStopRule, TimingStrategy
 from .visit_setup import VisitSetup
 
 Calibrated = Mapping[str, Mapping[str, float]]
-Findings = Mapping[str, Any]  # values by column
+Probed = Mapping[str, Any]  # values by column
+NodeOf = Callable[[int], int]
 Call = Callable[[Runner, int], None]  # as many repetitions, on all ranks
 
 
@@ -45,6 +46,7 @@ class Measuring:
     decision: what rank 0 decides, from the rows of the run by case_id and from `calibrated`.
     decided: the benchmark of a case with the value of the decision, on all ranks.
     strategy: how long a visit goes on; None for the stop rule of its settings.
+    of_case: values of columns that the case and the node of each rank of the world tell.
     probe: on rank 0, values of columns that further calls find after the first visit of a launch.
         All ranks make the same calls.
     columns: how the values of several launches become that of the row, by column.
@@ -59,7 +61,8 @@ class Measuring:
     decision: Callable[[Planned, Mapping[str, Row], Calibrated], Decision] = lambda *_: Decision()
     decided: Callable[[Benchmark, Any], Benchmark] = lambda benchmark, value: benchmark
     strategy: Callable[[VisitSetup], TimingStrategy | None] = lambda setup: None
-    probe: Callable[[VisitSetup, Call], Findings] = lambda *_: {}
+    of_case: Callable[[Planned, NodeOf], Mapping[str, Any]] = lambda *_: {}
+    probe: Callable[[VisitSetup, Call], Probed] = lambda *_: {}
     columns: Mapping[str, Callable[[Sequence[Any]], Any]] = field(default_factory=dict)
 
 
@@ -100,7 +103,15 @@ def strategy_of(setup: VisitSetup) -> TimingStrategy:
     return next(filter(None, own), None) or ByStopRule(setup)
 
 
-def found_columns(findings: Sequence[Findings]) -> dict[str, Any]:
+def case_columns(planned: Planned, node_of: NodeOf) -> dict[str, Any]:
+    """The columns of a row that its case tells."""
+    columns: dict[str, Any] = {}
+    for feature in features():
+        columns.update(feature.of_case(planned, node_of))
+    return columns
+
+
+def found_columns(findings: Sequence[Probed]) -> dict[str, Any]:
     """The columns of a row, from the findings of its visits, most of which have none. Those of
     earlier launches are what their row has."""
     columns = {}

@@ -1,12 +1,12 @@
-"""Rank 0 records with all writers: samples and the row of a case after each visit, the run itself
-at its end."""
+"""Rank 0 records the visits of cases: the row of a case with its samples after each visit, and the
+run itself at its end."""
 
 from __future__ import annotations
 
 import gc
 import threading
 import time
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
@@ -16,13 +16,12 @@ from commbench.config.settings import Settings
 from commbench.core.case import Planned
 from commbench.core.states import INTERRUPTED
 from commbench.core.variables import Case
-from commbench.results.fan_out import FanOut
-from commbench.results.row import Row
 from commbench.results.writer import Entry
-from commbench.runtime.output import Reporter
 from commbench.runtime.recovery import EarlierVisits
 
 from .conditions import Conditions
+from .pass_planner import PassPlanner
+from .row_publisher import RowPublisher
 from .row_samples import RowSamples, count_table, row_samples, single_cases
 from .rows import RowFacts, row
 from .samples import RUNNING, Failure, Outcome, Refused, Samples, Wrong
@@ -37,10 +36,6 @@ from .visits import (
 )
 
 BAD = ("failed", "invalid")
-# that rounds of a simulated world, which last milliseconds, wait to be written; a killed run loses
-# them
-HELD_S = 0.2
-Visited = list[tuple[Planned, list[CaseRecord]]]
 
 
 class Recorder:
@@ -56,34 +51,16 @@ class Recorder:
         self._numbering: dict[str, Numbering] = {}
         self._begun_s: dict[str, float] = {}  # when its first visit of this start began
         self._kept_times = max(LEAST_KEPT_TIMES, KEPT_TIMES // max(cases, 1))  # per case
-        self._left_out = set[str]()  # rows of cases that this world does not visit again
         self._ended = False  # whether there is no time for further visits
-        self._left_s = 0.0  # that finished cases have not used of their time in this launch
-        self.rows: dict[str, Row] = {}  # by case_id, the newest
-        self._unwritten: list[Entry] = []  # of the pairs of a round, which are written together
-        self._flushed_s = 0.0  # when rows were last written, by time.monotonic()
-        # that the reporter has not seen, with the stop reason of this launch
-        self._ended_rows: list[Row] = []
-        self.writers = FanOut.storing(settings.writers)
-        self.reporter = Reporter()
+        self.passes = PassPlanner(settings, run, self._records)
+        self.published = RowPublisher(run, settings.writers)
         self.stopped: str | None = None  # why no further case is measured
         self.lock = threading.RLock()  # the heartbeat's thread may have to end the run at any time
-
-    def begin(self) -> None:
-        """Raises WorldBroken or OSError if results can't be written, so that nothing is measured in
-        vain."""
-        self.writers.begin(self._run)
-        self.reporter.begin(self._run)
-
-    def add_cases(self, cases: Iterable[Planned]) -> None:
-        """Cases that were not planned at the start follow."""
-        self._run["cases"] += sum(len(planned.case.row_ids) for planned in cases)
-        self.reporter.plan_more(self._run["cases"])
 
     def begin_visit(self, planned: Planned) -> None:
         """A visit of the case begins."""
         self._begun_s.setdefault(planned.case.case_id, time.monotonic())
-        self.reporter.starts(planned.case)
+        self.published.reporter.starts(planned.case)
 
     def record(
         self, planned: Planned, outcome: Outcome, conditions: Conditions, started: datetime
@@ -94,14 +71,9 @@ class Recorder:
             if isinstance(outcome, Samples):
                 self._add_visits(planned, outcome, conditions, started)
             else:
-                for each in single_cases(planned):
-                    if not isinstance(outcome, Refused) or not self._keep_visits(
-                        each, outcome.reason, conditions
-                    ):
-                        self._end_row(each, outcome, conditions, started)
+                self._end_rows(planned, outcome, conditions, started, isinstance(outcome, Refused))
             is_brief = planned.case.is_round and planned.case.has_model_clock
-            if not is_brief or time.monotonic() > self._flushed_s + HELD_S:
-                self._flush()
+            self.published.pass_on(may_wait=is_brief)
 
     def break_off(
         self, planned: Planned, reason: str, conditions: Conditions, started: datetime
@@ -109,10 +81,8 @@ class Recorder:
         """Record that the world broke in a visit: the row has the results of earlier visits, as
         after an interruption. Without any, and in a soak, the case has failed."""
         with self.lock:
-            for each in single_cases(planned):
-                if not self._keep_visits(each, reason, conditions):
-                    self._end_row(each, Failure(reason), conditions, started)
-            self._flush()
+            self._end_rows(planned, Failure(reason), conditions, started, keeps_visits=True)
+            self.published.pass_on()
 
     def continue_visits(
         self, cases: Iterable[Planned], visits: Mapping[str, EarlierVisits]
@@ -127,46 +97,11 @@ class Recorder:
             for case_id, earlier in known.items():
                 own = earlier_visits(earlier, self._settings.timing.z, self._kept_times)
                 record = self._records[case_id] = CaseRecord(own)
-                record.stop_reason = rule.stop_reason(record, self._since, "ci")
+                record.stop_reason = rule.stop_reason(record, self.passes.since, "ci")
 
     def next_pass(self, cases: Iterable[Planned], wait_s: float = 0.0) -> list[int]:
-        """The orders of those cases of the last pass that need another visit in this launch.
-
-        Time that finished cases have not used goes to the others in equal parts; the wait before
-        the next pass is a part of it.
-        """
-        if self._ended or self.stopped:
-            return []
-        visited: Visited = []
-        for planned in cases:
-            records = self._visited(planned)
-            if records and self._left_out.isdisjoint(planned.case.row_ids):
-                visited.append((planned, records))
-        wanted = self._share_time(visited)
-        for _, records in wanted:
-            for record in records:
-                record.waited_s += wait_s / len(wanted)
-        return [planned.order for planned, _ in wanted]
-
-    def _share_time(self, visited: Visited) -> Visited:
-        """The cases that need another visit and have time for it. The time that an ended case has
-        left goes to the others; where one of them ends by that, they share again."""
-        own_s = self._settings.case_s / self._settings.timing.launches
-        wanted, ended = _split(visited, (INTERRUPTED, "budget", "noise_stable"))
-        while True:
-            self._left_s += sum(own_s - records[0].spent_s(self._since) for _, records in ended)
-            for planned, records in wanted:
-                rule = visit_rule(planned, self._settings, max(0.0, self._left_s) / len(wanted))
-                for record in records:
-                    record.stop_reason = rule.stop_reason(record, self._since, record.stop_reason)
-            wanted, ended = _split(wanted, (INTERRUPTED,))
-            if not ended:
-                return wanted
-
-    def is_settled(self, planned: Planned) -> bool:
-        """Whether earlier starts have made all visits that this launch needs of the case."""
-        records = [self._records.get(case_id) for case_id in planned.case.row_ids]
-        return all(record and record.stop_reason != INTERRUPTED for record in records)
+        """As PassPlanner says; nothing where no further case is measured."""
+        return [] if self._ended or self.stopped else self.passes.next_pass(cases, wait_s)
 
     def end_visits(self, planned: Planned, conditions: Conditions) -> bool:
         """Make the rows of the case say that there was no time for further visits; False if it has
@@ -174,20 +109,20 @@ class Recorder:
         self._ended = True
         for each in single_cases(planned):
             record = self._records.get(each.case.case_id)
-            known = self.rows.get(each.case.case_id)
-            if each.case.case_id in self._left_out:
+            known = self.published.rows.get(each.case.case_id)
+            if each.case.case_id in self.passes.left_out:
                 continue
             is_open = known is None or known.stop_reason == INTERRUPTED
             if record and record.visits and is_open:
                 record.stop_reason = "budget" if self.stopped is None else "stopped"
                 self._write_row(each, record, conditions)
-        self._flush()
-        return bool(self._visited(planned))
+        self.published.pass_on()
+        return bool(self.passes.visited(planned))
 
     @property
     def has_measured_limits(self) -> bool:
         """Whether a row is held against a measured rate, which can be measured again."""
-        return any(row.limit_kind == "memory" for row in self.rows.values())
+        return any(row.limit_kind == "memory" for row in self.published.rows.values())
 
     def renew_limits(self, cases: Iterable[Planned], conditions: Conditions) -> None:
         """Hold each row against the best that was measured up to the end of the run."""
@@ -196,14 +131,14 @@ class Recorder:
         for planned in cases:
             for each in single_cases(planned):
                 record = self._records.get(each.case.case_id)
-                known = self.rows.get(each.case.case_id)
+                known = self.published.rows.get(each.case.case_id)
                 if record and known is not None and known.limit_kind == "memory":
                     self._write_row(each, record, conditions)
-        self._flush()
+        self.published.pass_on()
 
     def block_k(self, planned: Planned) -> int | None:
         """The block_k of the first visit of the case, which all visits have; None before it."""
-        return next((record.visits[0].block_k for record in self._visited(planned)), None)
+        return next((record.visits[0].block_k for record in self.passes.visited(planned)), None)
 
     def next_visit(self, planned: Planned) -> str:
         """The case, the launch, and the number of its next visit, which goes on where earlier
@@ -216,16 +151,10 @@ class Recorder:
         """Whether another launch is to visit the cases again."""
         return self._launches_left > 0 and any(record.visits for record in self._records.values())
 
-    @property
-    def has_left_out(self) -> bool:
-        """Whether a case has fewer visits than it needs, because it broke the world or memory was
-        short."""
-        return bool(self._left_out)
-
     def close(self, status: str, exit_status: int, reason: str | None) -> None:
         """End the writers, which merge their parts, write run.json and print the table."""
         with self.lock:
-            self._flush()
+            self.published.pass_on()
             finished = datetime.now(timezone.utc).isoformat()
             self._run.setdefault("memory", {})["peak_bytes"] = resident_bytes(peak=True)
             self._run |= {
@@ -234,8 +163,7 @@ class Recorder:
                 "reason": reason,
                 "finished_at": finished,
             }
-            self.reporter.end()
-            self.writers.end(self._run)
+            self.published.end()
 
     def _add_visits(
         self, planned: Planned, samples: Samples, conditions: Conditions, started: datetime
@@ -283,7 +211,7 @@ class Recorder:
         z = self._settings.timing.z
         visit = Visit.of(part.times, self._launch, z, self._kept_times)
         record.add(visit.measured(part, samples, started, sum(before_s[-1:]) + elapsed_s, z))
-        record.stop_reason = rule.stop_reason(record, self._since, samples.stop_reason)
+        record.stop_reason = rule.stop_reason(record, self.passes.since, samples.stop_reason)
         return record
 
     def _write_row(
@@ -296,19 +224,22 @@ class Recorder:
         made = row(RowFacts(planned, conditions), planned.case, outcome, started)
         self._keep_row(planned.case, Entry(made))
 
-    def _end_row(
+    def _end_rows(
         self,
         planned: Planned,
         outcome: Refused | Failure,
         conditions: Conditions,
         started: datetime,
+        keeps_visits: bool,
     ) -> None:
-        """Write a row without numbers, which has no visits."""
-        self._records.pop(planned.case.case_id, None)
-        self._write_row(planned, outcome, conditions, started)
+        """Write rows without numbers, where there are no visits that are to be kept."""
+        for each in single_cases(planned):
+            if not (keeps_visits and self._keep_visits(each, outcome.reason, conditions)):
+                self._records.pop(each.case.case_id, None)
+                self._write_row(each, outcome, conditions, started)
 
     def _keep_row(self, case: Case, entry: Entry) -> None:
-        """Keep a row until it is passed to the writers with the others of its case."""
+        """Keep a row until it is passed on with the others of its case."""
         ended = replace(
             entry.row,
             run_id=self._run["run_id"],
@@ -317,25 +248,9 @@ class Recorder:
             label=self._settings.label,
             launch=self._launch,
         )
-        kept = ended
-        if ended.stop_reason is not None and self._launches_left:
-            kept = replace(ended, stop_reason=INTERRUPTED)
-        self.rows[kept.case_id] = kept
-        if kept.status in BAD and self._settings.on_error == "stop":
+        stored = self.published.keep(entry._replace(row=ended), not self._launches_left)
+        if stored.status in BAD and self._settings.on_error == "stop":
             self.stopped = self.stopped or f"on_error=stop, after {case}"
-        self._unwritten.append(entry._replace(row=kept))
-        self._ended_rows.append(ended)
-
-    def _flush(self) -> None:
-        """Pass the rows that wait to the writers, and say that they have ended."""
-        entries = self._unwritten
-        finished = self._ended_rows
-        self._unwritten = []
-        self._ended_rows = []
-        self._flushed_s = time.monotonic()
-        self.writers.cases(entries)
-        if finished:
-            self.reporter.finished(finished)
 
     def _keep_visits(self, planned: Planned, reason: str, conditions: Conditions) -> bool:
         """Whether the row has results of earlier visits. Then it keeps them, as after an
@@ -345,19 +260,9 @@ class Recorder:
             return False
         record.stop_reason = INTERRUPTED
         record.broken = reason
-        self._left_out.add(planned.case.case_id)
+        self.passes.left_out.add(planned.case.case_id)
         self._write_row(planned, record, conditions)
         return True
-
-    def _visited(self, planned: Planned) -> list[CaseRecord]:
-        """The records of those rows of the case that have been visited."""
-        records = (self._records.get(case_id) for case_id in planned.case.row_ids)
-        return [record for record in records if record and record.visits]
-
-    @property
-    def _since(self) -> int:
-        """The first launch whose visits count as those of the present one of timing.launches."""
-        return int(self._run["launches"]["began"][-1])
 
     @property
     def _launches_left(self) -> int:
@@ -367,13 +272,3 @@ class Recorder:
     @property
     def _launch(self) -> int:
         return len(self._run.get("starts", []))
-
-
-def _split(cases: Visited, reasons: Collection[str]) -> tuple[Visited, Visited]:
-    """The cases with a row of one of these stop reasons, and the other cases."""
-    having: Visited = []
-    others: Visited = []
-    for planned, records in cases:
-        has_one = any(record.stop_reason in reasons for record in records)
-        (having if has_one else others).append((planned, records))
-    return having, others

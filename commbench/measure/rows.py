@@ -24,9 +24,8 @@ from commbench.stats.series import Modes, summarise, tukey_outliers
 from commbench.stats.thresholds import WAITED_SHARE
 
 from .conditions import Conditions, fits_in_cache
-from .features import found_columns
+from .features import case_columns, found_columns
 from .samples import Failure, Refused, Wrong
-from .traffic_columns import traffic_columns
 from .visits import CaseRecord, Visit, changes, estimate, modes_of, spread
 
 VISIBLE_SHARE = 0.05  # of a number: larger disturbances are flagged
@@ -55,11 +54,12 @@ class RowFacts:
         """What the facts of a row of a case depend on: of a pair its nodes, unless its path or its
         GPUs are known."""
         evidence = conditions.evidence
-        if len(planned.case.pairs) != 1 or evidence.logged or evidence.kinds or evidence.gpus:
+        nccl = evidence.nccl
+        if len(planned.case.pairs) != 1 or nccl.logged or nccl.kinds or evidence.gpus:
             return planned.case.case_id
         (pair,) = planned.case.pairs
         nodes = [conditions.world.node_of(planned.members[rank]) for rank in pair]
-        wires = [evidence.interfaces[node : node + 1] for node in nodes]
+        wires = [evidence.reported.interfaces[node : node + 1] for node in nodes]
         small_shm = [node in conditions.small_shm_nodes for node in nodes]
         return pair[0] == pair[1], nodes[0] == nodes[1], *wires, *small_shm
 
@@ -106,7 +106,7 @@ class RowFacts:
 
     @cached_property
     def algorithm(self) -> str | None:
-        return self.conditions.evidence.algorithm(self.planned)
+        return self.conditions.evidence.nccl.algorithm(self.planned)
 
     @cached_property
     def bus_factor(self) -> float | None:
@@ -141,7 +141,7 @@ class RowFacts:
 
     @cached_property
     def unregistered(self) -> str | None:
-        return self.conditions.evidence.unregistered(self.planned)
+        return self.conditions.evidence.nccl.unregistered(self.planned)
 
     @cached_property
     def operation(self) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class RowFacts:
         return {
             "headline": shape.headline,
             "median_of": shape.median_of,
-            **traffic_columns(planned, self.conditions.world.node_of),
+            **case_columns(planned, self.conditions.world.node_of),
             "bytes_per_rank": case.message_bytes // blocks or None,
             "messages_per_call": _messages_per_call(planned, self.conditions),
             "clock": _clock_of_times(planned),

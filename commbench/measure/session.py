@@ -51,6 +51,7 @@ from .early_end import EarlyEnd, VisitInFlight
 from .expectations import verdict_on
 from .features import Decision, deciding_on
 from .further_rounds import FurtherRounds, SearchResult, pair_search
+from .nccl_evidence import library_record
 from .plan import duration_s, pass_order, plan
 from .plan_facts import PlanFacts
 from .preflight import MEETING_S, Request, preflight
@@ -58,7 +59,6 @@ from .recorder import BAD, Recorder
 from .reference_case import ReferenceCase
 from .samples import Outcome, Refused
 from .time_limits import TotalBudget, case_deadline_s, spacing_s
-from .transports import library_record
 from .visit_setup import VisitSetup
 
 ONE_LAUNCH = "commbench can start only its own ranks again, so this run has one launch"
@@ -150,7 +150,9 @@ class _Session:
         self._request = request
         self._earlier = request.earlier or EarlierStarts()
         self._cases = plan(settings, world, facts)
-        self._recorder = Recorder(settings, run, _rows_of(self._cases))
+        self._recorder = Recorder(
+            settings, run, sum(len(each.case.row_ids) for each in self._cases)
+        )
         self._early_end = EarlyEnd(world, self._recorder, run, request.has_parent)
         self._search: FurtherRounds | None = None
         if settings.pairs == SEARCH:
@@ -251,7 +253,7 @@ class _Session:
             planned.order
             for planned in cases
             if self._earlier.unfinished(planned.case.case_id, planned.case.row_ids)
-            and not self._recorder.is_settled(planned)
+            and not self._recorder.passes.is_settled(planned)
         ]
         chosen = self._control.decide(unfinished, MEETING_S, "the unfinished cases")
         return tuple(planned for planned in cases if planned.order in chosen)
@@ -410,7 +412,7 @@ class _Session:
         added = tuple(planned for planned in cases if planned.order not in known)
         self._cases += added
         if self._is_rank_0 and added:
-            self._recorder.add_cases(added)
+            self._recorder.published.reporter.plan_more(self._count_rows())
         return cases
 
     def _end_reason(self) -> str | None:
@@ -434,14 +436,14 @@ class _Session:
             run["processes"] = heartbeat.names()
         else:  # empty where it hosts several ranks
             run["processes"] = {os.getpid(): process_text(0)} if self._world.size == 1 else {}
-        run["cases"] = _rows_of(self._cases)
+        rows = self._count_rows()
         durations_s = (duration_s(settings, planned) for planned in self._cases)
         run["at_most_s"] = sum(durations_s) / settings.timing.launches
         run["memory"] = {"buffers_bytes": largest_bytes(self._cases, self._world.rank)}
         calibrated = ("empty_sample_s", "overhead_s", "core_copy_gb_per_s")
         run["calibration"] = {name: getattr(self._conditions, name) for name in calibrated}
         run["calibration"] |= self._conditions.of_features
-        self._recorder.begin()
+        self._recorder.published.begin(rows)
         # by now what a case needs is loaded: the engine, pyarrow
         run["memory"]["imports_bytes"] = resident_bytes()
 
@@ -450,7 +452,7 @@ class _Session:
         status."""
         run = self._run
         settings = self._settings
-        kinds = sorted(self._conditions.evidence.kinds.items())
+        kinds = sorted(self._conditions.evidence.nccl.kinds.items())
         run["transports"] = {f"{first}-{second}": texts for (first, second), texts in kinds}
         own = settings.backend.environment(settings.cuda_ipc, settings.interface)
         exported = {*library_settings(self._world.launcher), *own}
@@ -473,7 +475,7 @@ class _Session:
         is_good = not (
             unclean
             or any(row.status in BAD for row in rows)
-            or self._recorder.has_left_out
+            or self._recorder.passes.left_out
             or not verdict.passes(settings.expect_missing)
         )
         if search is not None:
@@ -492,7 +494,13 @@ class _Session:
 
     def _all_rows(self) -> dict[str, Row]:
         """The rows of the run, also those of earlier starts, by case_id."""
-        return {**self._earlier_rows, **self._recorder.rows}
+        return {**self._earlier_rows, **self._recorder.published.rows}
+
+    def _count_rows(self) -> int:
+        """The rows of this start. The record of the run has those of all starts."""
+        row_ids = {row_id for planned in self._cases for row_id in planned.case.row_ids}
+        self._run["cases"] = len(row_ids | self._earlier_rows.keys())
+        return len(row_ids)
 
     @cached_property
     def _earlier_rows(self) -> Mapping[str, Row]:
@@ -511,8 +519,3 @@ class _Session:
         if self._early_end.heartbeat is not None:
             self._early_end.heartbeat.stop()
         self._control.farewell(MEETING_S)
-
-
-def _rows_of(cases: Sequence[Planned]) -> int:
-    """The number of rows of these cases."""
-    return sum(len(planned.case.row_ids) for planned in cases)

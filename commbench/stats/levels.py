@@ -71,7 +71,8 @@ class GroupedLaunches:
 class LevelTest:
     """Whether two sides are farther apart than their groups explain.
 
-    `log_ratio`: of the level of NEW over that of BASE. `usual` and `shown`: its standard deviation
+    `log_ratio`: of the level of NEW over that of BASE, by the value of NEW that is closest to BASE,
+    so that a single disturbance is no change. `usual` and `shown`: its standard deviation
     where nothing but groups differs, with what is usual of them and with what BASE shows.
     `between`: the standard deviation of the levels of BASE; `degrees`: of freedom of it, 0 for a
     single group.
@@ -107,10 +108,12 @@ def level_test(base: GroupedLaunches, new: GroupedLaunches) -> LevelTest | None:
     shared = len(base.by_group.keys() & new.by_group.keys())
     apart = 1 / groups + 1 / new_groups - 2 * shared / (groups * new_groups)
     middle = _middle(base.levels)
-    # a disturbed day among a few moves their mean, a disturbed launch of two the level of its day
-    of_launches = median_of(np.log(new.times))
-    of_new = float(_middle(new.levels).mean()), median_of(new.levels), of_launches
-    log_ratio = min((level - float(middle.mean()) for level in of_new), key=abs)
+    # A change moves all launches of NEW, and with them each of three values. One disturbance moves
+    # some: a disturbed day the mean of few days, of which none is trimmed; a disturbed launch of
+    # two the level of its day, and so the median of two days. The value closest to BASE counts: it
+    # is far only where all three are.
+    values = float(_middle(new.levels).mean()), median_of(new.levels), median_of(np.log(new.times))
+    log_ratio = min((value - float(middle.mean()) for value in values), key=abs)
     within = base.within
     usual = max(base.between, math.hypot(USUAL_LEVELS, within * math.sqrt(base.single_share)))
     # groups of fewer launches than those of BASE have more noise

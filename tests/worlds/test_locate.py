@@ -10,7 +10,7 @@ import pytest
 
 import commbench
 from commbench.__main__ import main
-from commbench.cluster.search.node_search import NodeSearch
+from commbench.cluster.search.node_search import SearchRounds
 from commbench.results.load import find_runs, load_run
 
 SIMULATED = (
@@ -66,13 +66,13 @@ def test_two_nodes_are_not_decided_and_make_the_status_1(world: Callable[..., An
 def test_an_interrupted_search_goes_on_with_the_rounds_that_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(self: NodeSearch, result: Any) -> int:
+    def interrupted(self: SearchRounds, result: Any) -> int:
         if self.count == 25:
             raise KeyboardInterrupt
         return 25
 
     with monkeypatch.context() as patch:
-        patch.setattr(NodeSearch, "choose", interrupted)
+        patch.setattr(SearchRounds, "choose", interrupted)
         words = (*SIMULATED[1:], "layout=32x1", f"output={tmp_path}")
         assert main(list(words)) == 130
     before = commbench.load(tmp_path)
@@ -88,14 +88,14 @@ def test_an_interrupted_search_goes_on_with_the_rounds_that_are_there(
 def test_an_interrupted_search_of_few_nodes_goes_on_with_further_visits_of_their_pairs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(self: NodeSearch, result: Any) -> int:
+    def interrupted(self: SearchRounds, result: Any) -> int:
         if self.count == 14:
             raise KeyboardInterrupt
         return 20
 
     slow = ("backend.model.slow_rank=7", "backend.model.slow_factor=1.5")
     with monkeypatch.context() as patch:
-        patch.setattr(NodeSearch, "choose", interrupted)
+        patch.setattr(SearchRounds, "choose", interrupted)
         assert main([*SIMULATED[1:], "layout=8x1", *slow, f"output={tmp_path}"]) == 130
     (folder,) = find_runs(tmp_path)
     assert main(["resume", str(folder)]) == 1

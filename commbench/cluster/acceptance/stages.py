@@ -4,12 +4,15 @@ and the verdict by node."""
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from commbench.cli.jobs import swept
-from commbench.cli.run import is_finished, resume, task
+from commbench.cli.plans import print_plans
+from commbench.cli.run import is_finished, resume, sweep_variables, task
 from commbench.cluster.acceptance.node_verdicts import read_acceptance
 from commbench.cluster.acceptance.verdict_text import MOST_LINES, acceptance_section
 from commbench.cluster.search.node_rounds import search_refusal
@@ -36,6 +39,7 @@ from commbench.results.run_folder import (
     write_json,
 )
 from commbench.runtime.launch import CONFIG_DIR, SWEEP, exported
+from commbench.runtime.launchers.requirements import startable_jobs
 
 ACCEPTANCE_FILE = "acceptance.json"
 RAILS: Stage = "rails"
@@ -145,45 +149,42 @@ def print_verdict(folder: Path) -> int:
     return acceptance.exit_status
 
 
-def begin(
-    composer: ConfigComposer, overrides: Sequence[str], jobs: Sequence[Job]
-) -> tuple[Job, ...]:
-    """See cli.annexes.Stages."""
+def run_stages(
+    composer: ConfigComposer, overrides: Sequence[str], requested: RequestedJobs, elsewhere: bool
+) -> int | None:
+    """Measure the stages of an acceptance in a new folder, or plan them; returns the worst exit
+    status, or None where the jobs are no stages. Raises ConfigError."""
+    if not is_acceptance(requested):
+        return None
     check_words(composer, overrides)
-    chosen, left_out = stage_jobs(composer, jobs)
+    chosen, left_out = stage_jobs(composer, requested.jobs)
     for line in left_out:
         print(line, flush=True)
-    return chosen
+    startable_jobs(chosen, elsewhere, needs_all=True)
+    if any(job.settings.plan for job in chosen):
+        return print_plans(chosen, elsewhere, needs_all=True)
+    output = chosen[0].settings.output
+    with exported(sweep_variables(chosen)):
+        folder, words = new_acceptance(overrides, output, os.environ)
+        with _naming_the_rest(folder):
+            jobs = _jobs_of(composer, words)
+            status = swept(composer.hydra_config(words), composer.keys_of(words), jobs, task)
+    return max(status, print_verdict(folder))
 
 
-def run_new(overrides: Sequence[str], jobs: Sequence[Job], environment: Mapping[str, str]) -> int:
-    """See cli.annexes.Stages."""
-    folder, words = new_acceptance(overrides, jobs[0].settings.output, environment)
-    return _run_stages(folder, words, environment)
-
-
-def is_folder_of_stages(folder: Path) -> bool:
-    """See cli.annexes.Stages."""
-    return exists(folder / ACCEPTANCE_FILE) and not exists(folder / RECORD)
-
-
-def resume_stages(folder: Path, force: bool) -> int:
-    """See cli.annexes.Stages."""
-    return _run_stages(folder, *read_acceptance_file(folder), force)
-
-
-def _run_stages(
-    folder: Path, words: Sequence[str], environment: Mapping[str, str], force: bool = False
-) -> int:
-    """Measure what the acceptance in a folder lacks, print its verdict and return the worst exit
-    status. `force`: also on a machine that has changed."""
+def resume_stages(folder: Path, force: bool) -> int | None:
+    """Measure what the acceptance in a folder lacks; returns the worst exit status, or None where
+    it has none. `force`: also on a machine that has changed."""
+    if not exists(folder / ACCEPTANCE_FILE) or exists(folder / RECORD):
+        return None
+    words, environment = read_acceptance_file(folder)
     config_dir = environment.get(CONFIG_DIR)
     with ConfigComposer(config_dir) as composer:
-        jobs, _ = stage_jobs(composer, requested_jobs(composer, words, multirun=False).jobs)
+        jobs = _jobs_of(composer, words)
     begun = begun_runs(folder)
     missing = [job for job in jobs if recorded_words(job) not in begun]
     statuses = [0]
-    try:
+    with _naming_the_rest(folder):
         for run_folder in begun.values():
             if not is_finished(read_record(run_folder), run_folder):
                 statuses.append(resume([str(run_folder), *(["--force"] if force else [])]))
@@ -191,7 +192,19 @@ def _run_stages(
             with exported(environment), ConfigComposer(config_dir) as composer:
                 config = composer.hydra_config(words)
                 statuses.append(swept(config, composer.keys_of(words), missing, task))
+    return max(*statuses, print_verdict(folder))
+
+
+def _jobs_of(composer: ConfigComposer, words: Sequence[str]) -> tuple[Job, ...]:
+    jobs, _ = stage_jobs(composer, requested_jobs(composer, words, multirun=False).jobs)
+    return jobs
+
+
+@contextmanager
+def _naming_the_rest(folder: Path) -> Iterator[None]:
+    """After a signal print how to finish the acceptance."""
+    try:
+        yield
     except (KeyboardInterrupt, SystemExit):
         print_error(f"the rest of the acceptance: {resume_command(folder)}")
         raise
-    return max(*statuses, print_verdict(folder))

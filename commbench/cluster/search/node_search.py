@@ -39,8 +39,8 @@ def cluster_of(switches: Mapping[str, str], places: Places) -> Cluster:
     layout = places.layout
     if layout.nodes == 1:
         return Cluster(layout.size)
-    hosts = places.hosts[:: layout.ranks_per_node]
-    return Cluster(layout.nodes, layout.ranks_per_node, tuple(map(switches.get, hosts)))
+    of_nodes = tuple(map(switches.get, places.judged))
+    return Cluster(layout.nodes, layout.ranks_per_node, of_nodes)
 
 
 CASES = 3  # of a round: one way, the other way, latency
@@ -76,12 +76,14 @@ def pair_times(rows: Iterable[Row], meetings: Meetings, visits: int) -> PairTime
     )
 
 
-def node_search(settings: Settings, world: World, facts: PlanFacts, first_order: int) -> NodeSearch:
+def node_search(
+    settings: Settings, world: World, facts: PlanFacts, first_order: int
+) -> SearchRounds:
     """See measure.further_rounds.PairSearch."""
-    search = NodeSearch(settings, world, facts, first_order)
+    rounds = SearchRounds(settings, world, facts, first_order)
     if world.rank == 0:
-        print_error(search.rounds_text())
-    return search
+        print_error(rounds.rounds_text())
+    return rounds
 
 
 def rounds_s(settings: Settings, least_s: float, most_s: float) -> list[float]:
@@ -103,7 +105,7 @@ def first_pairs(layout: Layout, seed: int) -> list[tuple[Pair, ...]]:
     return [meetings.pairs(number) for number in range(count)]
 
 
-class NodeSearch:
+class SearchRounds:
     """See measure.further_rounds.FurtherRounds."""
 
     def __init__(
@@ -154,27 +156,7 @@ class NodeSearch:
 
     def following(self, rounds: int, library: str | None) -> tuple[Planned, ...]:
         """See measure.further_rounds.FurtherRounds."""
-        return self.further(rounds, library) or self.repeated(rounds, library)
-
-    def further(self, rounds: int, library: str | None) -> tuple[Planned, ...]:
-        """Those that no round had before."""
-        new = range(self.count, min(rounds, self._meetings.period))
-        for number in new:
-            pairs = self._meetings.pairs(number)
-            planned = plan_round(self._settings, self._world, self._facts, pairs, self._next_order)
-            self._planned[number] = _with_library(planned, library)
-            self._next_order += len(planned)
-            self.count += 1
-        return tuple(planned for number in new for planned in self._planned[number])
-
-    def repeated(self, rounds: int, library: str | None) -> tuple[Planned, ...]:
-        """Where there are no such: those that earlier rounds had."""
-        period = self._meetings.period
-        again = range(self.count, min(rounds, self.count + period))
-        self.count += len(again)
-        if again and 0 not in self._planned:
-            self._add_first(library)
-        return tuple(planned for number in again for planned in self._planned[number % period])
+        return self._new(rounds, library) or self._repeated(rounds, library)
 
     def begun(self, rows: Iterable[Row]) -> int:
         """See measure.further_rounds.FurtherRounds."""
@@ -182,7 +164,7 @@ class NodeSearch:
 
     def go_on_after(self, rounds: int, library: str | None) -> tuple[Planned, ...]:
         """See measure.further_rounds.FurtherRounds."""
-        cases = self.further(rounds, library)
+        cases = self._new(rounds, library)
         self.count = max(self.count, rounds)
         return cases
 
@@ -207,6 +189,26 @@ class NodeSearch:
             slowdown,
         )
         return Search(places, slowdown, times, findings, self.count, spent_s)
+
+    def _new(self, rounds: int, library: str | None) -> tuple[Planned, ...]:
+        """Those that no round had before."""
+        new = range(self.count, min(rounds, self._meetings.period))
+        for number in new:
+            pairs = self._meetings.pairs(number)
+            planned = plan_round(self._settings, self._world, self._facts, pairs, self._next_order)
+            self._planned[number] = _with_library(planned, library)
+            self._next_order += len(planned)
+            self.count += 1
+        return tuple(planned for number in new for planned in self._planned[number])
+
+    def _repeated(self, rounds: int, library: str | None) -> tuple[Planned, ...]:
+        """Where there are no such: those that earlier rounds had."""
+        period = self._meetings.period
+        again = range(self.count, min(rounds, self.count + period))
+        self.count += len(again)
+        if again and 0 not in self._planned:
+            self._add_first(library)
+        return tuple(planned for number in again for planned in self._planned[number % period])
 
     def _times(self, rows: Iterable[Row]) -> PairTimes:
         return pair_times(rows, self._meetings, self._settings.timing.visits)

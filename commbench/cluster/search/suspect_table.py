@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from commbench.cluster.search.bad_nodes import METRICS, Findings
+from commbench.cluster.search.bad_nodes import Findings
+from commbench.cluster.search.first_rounds import METRICS
 from commbench.cluster.search.pair_times import ASPECTS, Flags, PairTimes
 from commbench.cluster.search.search_power import QUARTILE
 from commbench.core.layout import Layout
@@ -46,11 +47,14 @@ class Places:
         return "node" if self.layout.nodes > 1 else "rank"
 
     @property
+    def judged(self) -> tuple[str, ...]:
+        """The host of each node, or of each rank of a single node."""
+        return self.hosts[:: self.layout.ranks_per_node if self.layout.nodes > 1 else 1]
+
+    @property
     def names(self) -> list[str]:
         """Of the nodes, or ranks."""
-        hosts = self.hosts
-        if self.layout.nodes > 1:
-            hosts = self.hosts[:: self.layout.ranks_per_node]
+        hosts = self.judged
         return [
             host if hosts.count(host) == 1 else f"{self.noun} {number} ({host})"
             for number, host in enumerate(hosts)
@@ -96,8 +100,8 @@ class Search:
             "answer": list(self._answer()),
             "rounds": self.rounds,
             "could_see": self.findings.could_see,
-            "bad": self._names_of("SLOWER"),
-            "undecided": self._names_of("UNDECIDED"),
+            "bad": self._with("SLOWER", self.places.names),
+            "undecided": self._with("UNDECIDED", self.places.names),
             "nodes": self._verdicts_by_node(),
             "suspects": [
                 dict(zip(SUSPECT_KEYS, self._row(nodes, who), strict=True))
@@ -121,11 +125,11 @@ class Search:
     # ------------------------------------------------------------ the answer
 
     def _answer(self) -> Iterator[str]:
-        slower = self._names_of("SLOWER")
-        undecided = self._names_of("UNDECIDED")
+        slower = self._with("SLOWER", self.places.names)
+        undecided = self._with("UNDECIDED", self.places.names)
         count = len(self.findings.verdicts())
         if slower:
-            options = exclude_lines(self._hosts_of("SLOWER"), self.places.hosts)
+            options = exclude_lines(self._with("SLOWER", self.places.judged), self.places.hosts)
             yield "; ".join((f"SLOWER: {_listed(slower)}", *options))
         if len(undecided) == count:
             yield f"UNDECIDED: all {count} {self.places.noun}s"
@@ -137,17 +141,10 @@ class Search:
                 f" {self.findings.cluster.unseen} or more are slow alike"
             )
 
-    def _names_of(self, verdict: Verdict) -> list[str]:
-        names = zip(self.places.names, self.findings.verdicts(), strict=True)
-        return [name for name, own in names if own == verdict]
-
-    def _hosts_of(self, verdict: Verdict) -> list[str]:
-        hosts = zip(
-            self.places.hosts[:: self.findings.cluster.ranks],
-            self.findings.verdicts(),
-            strict=True,
-        )
-        return [host for host, own in hosts if own == verdict]
+    def _with(self, verdict: Verdict, words: Iterable[str]) -> list[str]:
+        """Those of the nodes, or ranks, with this verdict."""
+        verdicts = self.findings.verdicts()
+        return [word for word, own in zip(words, verdicts, strict=True) if own == verdict]
 
     def _verdicts_by_node(self) -> list[Verdict]:
         """Of each node of the layout: of a single one, the worst of its ranks."""
@@ -253,7 +250,7 @@ class Search:
         noun = self.places.noun
         if self.findings.cluster.nodes == 2:
             return "a slow one of two nodes is in every pair, and so is the other"
-        if self.findings.is_outpaced.any():
+        if self.findings.is_outpaced:
             return f"a quarter of the {noun}s is faster than these: most {noun}s may be slow"
         path = ", or nothing tells it from the path between two switches"
         larger = 2 * self.slowdown

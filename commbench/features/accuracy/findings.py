@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from commbench.core.case import Planned
 from commbench.core.payload import dtype
 from commbench.core.program import PERIOD, AllReduce
-from commbench.measure.features import Call, Findings
+from commbench.measure.features import Call, Probed
 from commbench.measure.visit_setup import VisitSetup
 
 from .calls import SALT, Calls, Results
@@ -46,7 +46,7 @@ class Found:
     digests: list[Digest]
 
 
-def probe(setup: VisitSetup, call: Call) -> Findings:
+def probe(setup: VisitSetup, call: Call) -> Probed:
     """Of a case with payload=rounding. Empty where no buffers can be had for further calls."""
     if setup.planned.case.payload is None:
         return {}
@@ -153,7 +153,7 @@ def _errors(planned: Planned, rank: int, words: NDArray[Any]) -> Iterator[NDArra
 # ---------------------------------------------------------------- of all processes, on rank 0
 
 
-def _columns(every: Sequence[Found]) -> Findings:
+def _columns(every: Sequence[Found]) -> Probed:
     result_hash = hash_of([own for each in every for own in each.digests])
     elements = sum(each.elements for each in every)
     return {

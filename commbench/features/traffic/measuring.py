@@ -1,9 +1,10 @@
-"""The traffic of a run: the check of its key."""
+"""The traffic of a run: the check of its key, and its columns."""
 
 from __future__ import annotations
 
 from commbench.measure.features import Measuring
 
+from .columns import traffic_columns
 from .matrices import parse_traffic
 
 
@@ -12,4 +13,4 @@ def recorded_text(text: str) -> str:
     return parse_traffic(text).text
 
 
-MEASURING = Measuring(values={"traffic": recorded_text})
+MEASURING = Measuring(values={"traffic": recorded_text}, of_case=traffic_columns)

@@ -49,13 +49,13 @@ def test_two_gpus_over_cuda_ipc(saved):
         nvls_channels=0,
     )
     assert transport.interfaces == ("eth0", "ib-mgmt.7")
-    assert transport.summary == "P2P/IPC"
+    assert transport.transport == "P2P/IPC"
     assert effective_ipc(transport.kinds, one_node, False) == "on"
 
 
 def test_without_p2p_it_is_shared_memory(saved):
     transport = parse_log(saved("nccl_2.21_shm.txt"))
-    assert (transport.version, transport.summary, transport.plugin) == (
+    assert (transport.version, transport.transport, transport.plugin) == (
         "2.21.5",
         "SHM/direct/direct",
         None,
@@ -79,7 +79,7 @@ def test_transports_and_ports_of_two_nodes_are_read(saved):
         (1, 3): frozenset({("IB", 1)}),
     }
     assert ports_of(transport.devices, ("IB", 1)) == ("mlx5_3:1",)
-    assert transport.summary == "P2P/CUMEM, NET/IB/GDRDMA, NET/IB"
+    assert transport.transport == "P2P/CUMEM, NET/IB/GDRDMA, NET/IB"
     assert (transport.rings, transport.trees) == (4, 4)
     assert effective_ipc(transport.kinds, lambda rank: rank // 2, False) == "on"
     assert effective_ipc(transport.kinds, one_node, False) == "mixed"
@@ -141,7 +141,7 @@ def test_a_buffer_that_was_registered():
 def test_sharp_and_one_process(saved):
     transport = parse_log(saved("nccl_2.19_sharp.txt"))
     assert (transport.plugin, transport.interfaces) == ("IBext", ("mlx5_4:1/IB",))
-    assert transport.summary == "P2P/direct pointer, COLLNET/SHARP/GDRDMA"
+    assert transport.transport == "P2P/direct pointer, COLLNET/SHARP/GDRDMA"
     # one process has nothing to share
     assert effective_ipc(transport.kinds, one_node, False) is None
 
@@ -149,7 +149,7 @@ def test_sharp_and_one_process(saved):
 def test_without_a_gpu_it_says_nothing(saved):
     transport = parse_log(saved("nccl_2.28_no_gpu.txt"))
     assert transport == Transport()
-    assert transport.summary is effective_ipc(transport.kinds, one_node, False) is None
+    assert transport.transport is effective_ipc(transport.kinds, one_node, False) is None
 
 
 @pytest.mark.parametrize(
@@ -538,7 +538,7 @@ def test_no_text_is_refused(text):
     fields = asdict(replace(transport, kinds={}, net_devices={}))
     pairs = [*transport.kinds.items(), *map(str, transport.net_devices.items())]
     json.dumps([fields, pairs, *transport.interfaces], ensure_ascii=False).encode()
-    assert (transport.summary is None) == (not transport.kinds and not transport.collnet)
+    assert (transport.transport is None) == (not transport.kinds and not transport.collnet)
     assert effective_ipc(transport.kinds, one_node, False) in {None, "on", "off", "mixed"}
 
 

@@ -44,7 +44,7 @@ class Ending:
             "launches": {"planned": 1, "began": [0], "spent_s": 0.0},
         }
         self.recorder = Recorder(settings, self.run, 1)
-        self.recorder.writers = FanOut([])
+        self.recorder.published.writers = FanOut([])
         self.early_end = EarlyEnd(
             replace(WORLD, rank=rank), self.recorder, self.run, has_parent=True
         )
@@ -60,7 +60,7 @@ class Ending:
 
     @property
     def row(self) -> Row | None:
-        return self.recorder.rows.get(self.case_id)
+        return self.recorder.published.rows.get(self.case_id)
 
 
 class Watched:

@@ -50,7 +50,7 @@ class Run:
             "launches": {"planned": 1, "began": [0], "spent_s": 0.0},
         }
         self.recorder = Recorder(self.settings, self.run, cases)
-        self.recorder.writers = FanOut([])
+        self.recorder.published.writers = FanOut([])
         self.conditions = AROUND
 
     def visit(self, planned: Planned, median_s: float, spent_s: float, wrong: int = 0) -> None:
@@ -88,7 +88,10 @@ def test_time_that_a_certain_case_leaves_goes_to_the_one_that_is_not() -> None:
     beside = Run(cases=2)
     assert alone.passes(visit) == {8: 6}
     assert beside.passes(visit) == {8: 12, 16: 6}, "at most twice its own time"
-    assert beside.recorder.rows[beside.cases[0].case.case_id].stop_reason in ("ci", "budget")
+    assert beside.recorder.published.rows[beside.cases[0].case.case_id].stop_reason in (
+        "ci",
+        "budget",
+    )
 
 
 @pytest.mark.parametrize("cases", [3, 8])
@@ -112,7 +115,7 @@ def test_a_case_that_more_time_would_not_help_does_not_get_it() -> None:
 
     run = Run(cases=4)
     assert set(run.passes(visit).values()) == {6}
-    reasons = {row.message_bytes: row.stop_reason for row in run.recorder.rows.values()}
+    reasons = {row.message_bytes: row.stop_reason for row in run.recorder.published.rows.values()}
     assert reasons[8] == "noise_stable" and reasons[16] == "ci"
 
 
@@ -164,7 +167,7 @@ def test_a_row_tells_over_what_time_its_visits_are_spread_whatever_the_wall_cloc
         run.recorder.begin_visit(planned)
         clock_s[0] = end_s
         run.visit(planned, 1e-3, 0.01)
-    (row,) = run.recorder.rows.values()
+    (row,) = run.recorder.published.rows.values()
     assert row.visits_s == pytest.approx(5.0)
 
 
@@ -183,7 +186,7 @@ def test_all_rows_are_held_against_the_best_copy_of_the_run(
         run.conditions = ConditionsReader.measure_limits_again(reader, run.conditions, reader, ())
     assert run.recorder.has_measured_limits
     run.recorder.renew_limits(run.cases, run.conditions)
-    rows = run.recorder.rows.values()
+    rows = run.recorder.published.rows.values()
     assert {row.limit_gb_per_s for row in rows} == {38.0}
     assert [row.efficiency for row in rows] == [pytest.approx(1 / 38.0)] * 3
     assert {row.visits for row in rows} == {1}
@@ -197,7 +200,7 @@ def test_a_world_that_breaks_keeps_the_earlier_visits_of_its_case() -> None:
         run.visit(visited, 1e-3, 0.01)
     for planned in run.cases:
         run.recorder.break_off(planned, "rank 1 was killed", AROUND, started)
-    rows = run.recorder.rows
+    rows = run.recorder.published.rows
     kept, lost = (rows[planned.case.case_id] for planned in (visited, unvisited))
     assert (kept.status, kept.stop_reason, kept.visits) == ("ok", "interrupted", 5)
     assert kept.median_s == pytest.approx(1e-3) and kept.reason == "rank 1 was killed"
@@ -213,14 +216,14 @@ def test_a_case_that_is_refused_in_a_later_visit_keeps_its_visits() -> None:
     assert run.recorder.next_pass(run.cases) == [visited.order], "it needs more visits"
     for planned in run.cases:
         run.recorder.record(planned, Refused("out of memory at that moment"), AROUND, started)
-    kept, skipped = (run.recorder.rows[planned.case.case_id] for planned in run.cases)
+    kept, skipped = (run.recorder.published.rows[planned.case.case_id] for planned in run.cases)
     assert (kept.status, kept.stop_reason, kept.visits) == ("ok", "interrupted", 5)
     assert "out of memory at that moment" in str(kept.reason)
     assert (skipped.status, skipped.reason) == ("skipped", "out of memory at that moment")
     assert run.recorder.next_pass(run.cases) == [], "this world does not try it again"
     assert run.recorder.end_visits(visited, AROUND)
-    assert run.recorder.rows[visited.case.case_id].stop_reason == "interrupted"
-    assert run.recorder.has_left_out
+    assert run.recorder.published.rows[visited.case.case_id].stop_reason == "interrupted"
+    assert run.recorder.passes.left_out
 
 
 def test_a_soak_in_which_the_world_breaks_has_failed() -> None:
@@ -228,4 +231,4 @@ def test_a_soak_in_which_the_world_breaks_has_failed() -> None:
     (planned,) = run.cases
     run.visit(planned, 1e-3, 0.01)
     run.recorder.break_off(planned, "rank 1 was killed", AROUND, datetime.now(timezone.utc))
-    assert run.recorder.rows[planned.case.case_id].status == "failed"
+    assert run.recorder.published.rows[planned.case.case_id].status == "failed"

@@ -21,7 +21,7 @@ from commbench.measure.plan import plan
 from commbench.measure.recorder import Recorder
 from commbench.measure.row_samples import case_rows
 from commbench.measure.samples import Counts, Samples
-from commbench.measure.transports import TransportEvidence
+from commbench.measure.transports import Reported, TransportEvidence
 from commbench.measure.visit_setup import VisitSetup
 from commbench.results.fan_out import FanOut
 from commbench.results.load import read_rows
@@ -63,7 +63,7 @@ def recorded(
     run = {"run_id": "r", "sweep_id": "s", "launches": {"planned": 1, "began": [0]}}
     recorder = Recorder(replace(settings, writers=()), run, len(cases))
     writer = Kept()
-    recorder.writers = FanOut([writer])
+    recorder.published.writers = FanOut([writer])
     for planned, samples in cases:
         recorder.record(planned, samples, conditions, STARTED)
     recorder.end_visits(cases[0][0], conditions)
@@ -86,7 +86,7 @@ def test_a_round_has_the_rows_and_the_samples_of_its_pairs(benchmark: str, pairs
     settings = settings_of(*WORDS, f"benchmark=[{benchmark}]", "sizes=[64KiB]", f"pairs={pairs}")
     world, control = hosted_world(2, 3)
     wires = (interface_limit("eth0", 1000), interface_limit("eth1", 2000))
-    evidence = TransportEvidence(interfaces=wires)
+    evidence = TransportEvidence(reported=Reported(interfaces=wires))
     conditions = Conditions({}, {}, 8, 1, 2**20, evidence, world, small_shm_nodes=frozenset({1}))
     for planned in plan(settings, world, FACTS):
         communicator = settings.backend.open(world, control, "cpu")

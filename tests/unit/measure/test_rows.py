@@ -32,6 +32,7 @@ from commbench.measure.calibration import core_copy_gb_per_s, empty_samples_s
 from commbench.measure.case import CaseVisit
 from commbench.measure.conditions import Conditions
 from commbench.measure.counters import MeasuredCounters
+from commbench.measure.nccl_evidence import CaseLines, NcclEvidence
 from commbench.measure.plan import plan
 from commbench.measure.row_samples import case_rows, sample_tables
 from commbench.measure.rows import (
@@ -46,7 +47,7 @@ from commbench.measure.rows import (
 )
 from commbench.measure.samples import Block, Counts, Failure, Refused, Samples, Wrong
 from commbench.measure.time_limits import max_repetitions
-from commbench.measure.transports import CaseLines, TransportEvidence
+from commbench.measure.transports import Reported, TransportEvidence
 from commbench.measure.visit_setup import VisitSetup
 from commbench.measure.visits import CaseRecord, estimate
 from commbench.results.columns import CASES, SAMPLES
@@ -92,7 +93,7 @@ AROUND = Conditions(
     cores=8,
     threads_per_rank=1,
     cache_bytes=2**20,
-    evidence=TransportEvidence(transport="tcp"),
+    evidence=TransportEvidence(reported=Reported(within="tcp")),
     world=World(0, 8, (tuple(range(8)),), (0,)),
 )
 OF_A_RUN = {"run_id", "sweep_id", "trial", "label", "launch"}  # the session adds them
@@ -577,7 +578,7 @@ def test_events_that_began_before_the_host_was_done_are_told(bound: int, flagged
 def test_windows_that_were_not_made_are_told_with_the_reason(asked: Any, flagged: bool) -> None:
     planned = planned_of("all_reduce")
     planned = replace(planned, case=replace(planned.case, registration=asked))
-    evidence = TransportEvidence(no_windows="cuMemEnable 0")
+    evidence = TransportEvidence(nccl=NcclEvidence(no_windows="cuMemEnable 0"))
     seen = row_of(planned, samples(CALM), evidence=evidence)
     assert ("unregistered" in seen.warnings) == flagged
     assert ("cuMemEnable 0" in (seen.reason or "")) == flagged
@@ -586,7 +587,7 @@ def test_windows_that_were_not_made_are_told_with_the_reason(asked: Any, flagged
 
 @pytest.mark.parametrize(("kind", "flagged"), [("NET/Socket", True), ("NET/IB/GDRDMA", False)])
 def test_sockets_beside_another_network_are_told_with_the_cure(kind: str, flagged: bool) -> None:
-    evidence = TransportEvidence(kinds={(0, 1): (kind,)}, expected={0: EFA})
+    evidence = TransportEvidence(expected={0: EFA}, nccl=NcclEvidence(kinds={(0, 1): (kind,)}))
     seen = row_of(planned_of("p2p_latency"), samples(CALM), evidence=evidence)
     assert ("fallback" in seen.warnings) == flagged
     told = "messages take NET/Socket, but this machine has EFA" in (seen.reason or "")
@@ -735,8 +736,8 @@ def test_several_operations_have_no_load_and_no_algorithm() -> None:
     for algorithm in ("RING", "TREE", "NVLS"):
         assert wire_gb_per_s(planned, 100.0, algorithm) is None
     log = (Chosen("AllReduce", planned.case.message_bytes, "RING"),)
-    evidence = TransportEvidence(lines={planned.case.case_id: CaseLines(log)})
-    assert evidence.algorithm(planned) is None
+    evidence = TransportEvidence(nccl=NcclEvidence(lines={planned.case.case_id: CaseLines(log)}))
+    assert evidence.nccl.algorithm(planned) is None
 
 
 def test_nvls_is_above_the_link_in_busbw_and_below_it_on_the_wire() -> None:
@@ -931,11 +932,10 @@ def test_a_limit_between_nodes_is_that_of_what_carried_the_bytes(
 ) -> None:
     port = ("mlx5_0:1",)
     evidence = TransportEvidence(
+        nodes=(0, 1),
         gpus=(RankGpu(0, 0, "0000:01:00.0", 100), RankGpu(1, 0, "0000:01:00.0", 100)),
-        logged=True,
-        kinds={(0, 1): (kind,)},
-        ports={(0, 1): port, (1, 0): port},
         rates=({"mlx5_0:1": 400_000.0},) * 2,
+        nccl=NcclEvidence(logged=True, kinds={(0, 1): (kind,)}, ports={(0, 1): port, (1, 0): port}),
     )
     planned = gpu_planned("p2p_bandwidth", "2x1")
     world = World(0, 2, ((0,), (1,)), (0,))

@@ -67,6 +67,16 @@ def test_a_disturbed_day_among_a_few_new_ones_is_no_difference() -> None:
     assert difference(base, side([0.0, 0.5, 0.01], "new")).p_value > 0.01
 
 
+def test_a_disturbed_launch_of_two_moves_the_level_of_its_day_and_is_no_difference() -> None:
+    base = side([0.0, 0.01, 0.02, 0.03], "base")
+    days = ["new0", "new0", "new1", "new1"]
+    disturbed = GroupedLaunches(np.exp([0.015, 0.5, 0.015, 0.015]), days)
+    assert disturbed.levels.tolist() == pytest.approx([0.2575, 0.015])
+    assert difference(base, disturbed).log_ratio == pytest.approx(0.0)
+    slower = GroupedLaunches(np.exp([0.3, 0.5, 0.3, 0.3]), days)
+    assert difference(base, slower).log_ratio == pytest.approx(0.3 - 0.015), "all three are far"
+
+
 @pytest.mark.parametrize("days", [1, 4, 12, 30])
 def test_days_without_a_change_are_as_far_apart_as_the_risk_says(days: int) -> None:
     """Days 3 % apart, launches of a day 1 %."""

@@ -13,7 +13,7 @@ from sample_cases import case_row
 
 from commbench.cluster.search.node_rounds import Meetings
 from commbench.cluster.search.node_search import (
-    NodeSearch,
+    SearchRounds,
     check_search,
     cluster_of,
     first_pairs,
@@ -61,8 +61,9 @@ def row(source: int, destination: int, medians_s: list[float], **more: Any) -> R
     return case_row(source=source, destination=destination, visit_medians_s=medians_s, **values)
 
 
-def search_of(settings: Settings, nodes: int) -> NodeSearch:
-    return NodeSearch(settings, world_of(nodes), FACTS, len(plan(settings, world_of(nodes), FACTS)))
+def search_of(settings: Settings, nodes: int) -> SearchRounds:
+    planned = plan(settings, world_of(nodes), FACTS)
+    return SearchRounds(settings, world_of(nodes), FACTS, len(planned))
 
 
 def rows_of(cases: Iterable[Planned], visits: int = 1) -> list[Row]:
@@ -98,21 +99,20 @@ def test_bandwidth_has_the_largest_size_and_latency_the_smallest() -> None:
 def test_rounds_of_new_pairs_are_new_cases_planned_alike_everywhere() -> None:
     """64 nodes have 63 rounds of different pairs, of which the first 20 are in the plan."""
     settings = searching("layout=64x1")
-    cases = search_of(settings, 64).further(22, "libx")
+    cases = search_of(settings, 64).following(22, "libx")
     assert len(cases) == 6
     assert [planned.order for planned in cases] == [*range(60, 66)]
-    assert search_of(settings, 64).further(22, "libx") == cases
+    assert search_of(settings, 64).following(22, "libx") == cases
     assert {planned.case.library for planned in cases} == {"libx"}
 
 
 def test_rounds_of_the_same_pairs_are_further_visits_of_their_cases() -> None:
     search = search_of(searching(), 8)
-    assert search.further(20, None) == ()
-    again = [len(search.repeated(20, None)) for _ in range(3)]
+    again = [len(search.following(20, None)) for _ in range(3)]
     assert again == [7 * 3, 6 * 3, 0]
     planned = {each.case.case_id for each in plan(searching(), world_of(8), FACTS)}
     search = search_of(searching(), 8)
-    assert {each.case.case_id for each in search.repeated(20, None)} == planned
+    assert {each.case.case_id for each in search.following(20, None)} == planned
 
 
 def test_a_search_ends_after_the_first_rounds_if_no_node_is_suspected() -> None:
@@ -120,7 +120,7 @@ def test_a_search_ends_after_the_first_rounds_if_no_node_is_suspected() -> None:
     result = search.result(rows_of(plan(searching("layout=64x1"), world_of(64), FACTS)), [], 1.0)
     assert result is not None and result.is_clean
     assert search.choose(result) == 20
-    assert search.further(20, None) == search.repeated(20, None) == ()
+    assert search.following(20, None) == ()
     assert search.choose(None) == 20, "the time of the run is over"
 
 
@@ -144,7 +144,7 @@ def test_rounds_are_announced_with_the_further_ones_of_a_doubt(words: list[str],
     round_s = planned_s / len(first_pairs(settings.layouts[0], settings.seed))
     assert round_s == pytest.approx(3.0, rel=0.1)
     times = (about_duration(rounds * round_s) for rounds in (20, 140))
-    assert NodeSearch(settings, world, FACTS, 0).rounds_text() == text.format(*times)
+    assert SearchRounds(settings, world, FACTS, 0).rounds_text() == text.format(*times)
 
 
 @pytest.mark.parametrize(("layout", "pairs"), [("64x1", 20), ("8x1", 7)])
@@ -177,11 +177,11 @@ def test_the_time_of_further_rounds_is_that_of_the_first(
 def test_a_search_goes_on_after_the_rounds_of_earlier_starts() -> None:
     settings = searching("layout=64x1")
     first = search_of(settings, 64)
-    cases = [*plan(settings, world_of(64), FACTS), *first.further(23, None)]
+    cases = [*plan(settings, world_of(64), FACTS), *first.following(23, None)]
     again = search_of(settings, 64)
     assert again.begun(rows_of(cases[:-1])) == 23
     assert again.go_on_after(23, None) == tuple(cases[60:])
-    assert again.further(24, None) == first.further(24, None)
+    assert again.following(24, None) == first.following(24, None)
     assert search_of(settings, 64).begun([]) == 0
 
 
@@ -223,21 +223,3 @@ def test_a_search_needs_three_ranks() -> None:
     check_search(Layout(3, 1))
     with pytest.raises(ConfigError, match=r"layout=2x1 has 2 ranks.*needs at least 3"):
         check_search(Layout(2, 1))
-
-
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("benchmark=all_reduce", "pairs of ranks, which all_reduce has none of"),
-        ("schedule=serial", "it needs schedule=rounds"),
-        ("overlap=sleep", "use overlap=none"),
-        ("layout=[8x1,5x1]", "takes one layout"),
-        ("search.slowdown=0", "search.slowdown=0.0 must be at least 0.01"),
-        ("search.switches=[a]", "search.switches"),
-        ("search.size=3", "search.size"),
-    ],
-)
-def test_a_search_that_can_not_be_is_refused_in_one_line(word: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as refused:
-        searching(word)
-    assert "\n" not in str(refused.value)

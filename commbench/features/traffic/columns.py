@@ -13,13 +13,11 @@ from commbench.core.case import Planned
 def traffic_columns(
     planned: Planned, node_of: Callable[[int], int]
 ) -> dict[str, int | float | None]:
-    """None each where the operation has no traffic of its own. `node_of` gives the node of a rank
-    of the world. What a rank sends to itself is not counted."""
+    """Empty where the operation has no traffic of its own. `node_of` gives the node of a rank of
+    the world. What a rank sends to itself is not counted."""
     traffic = planned.benchmark.traffic_bytes(planned.case, planned.size)
     if traffic is None:
-        return dict.fromkeys(
-            ("busiest_bytes", "imbalance", "within_nodes_bytes", "between_nodes_bytes")
-        )
+        return {}
     loads = rank_loads(traffic)
     nodes = np.array([node_of(rank) for rank in planned.members])
     same_node = nodes[:, None] == nodes
