@@ -1,6 +1,5 @@
 """Tables of what follows from the times of several rows of a run. A folder of `features` that has
-one has a module `tables` with a function `derived`, and the COLUMNS that it reads beside those of a
-report; no other code knows it by name."""
+one has a module `tables` with a function `derived`; no other code knows it by name."""
 
 from __future__ import annotations
 
@@ -25,10 +24,6 @@ class DerivedTable:
 
     def text(self, terminal: Terminal) -> str:
         return f"{self.table.text(terminal)}\n{paragraphs(self.meaning.splitlines(), terminal)}"
-
-
-def derived_columns() -> list[str]:
-    return [name for module in part_modules("tables") for name in module.COLUMNS]
 
 
 def derived_tables(rows: Sequence[Row]) -> Iterator[DerivedTable]:

@@ -16,8 +16,6 @@ from commbench.analysis.ab_results import AbResult, read_ab_results
 from commbench.analysis.best import CHOSEN_SETTINGS
 from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.combined import CombinedCases, combine_runs
-from commbench.analysis.combined_row import COMBINED
-from commbench.analysis.disturbances import JUDGED
 from commbench.analysis.headline import unfinished_sentences
 from commbench.analysis.machines import Machine, machines_of, rank_differences, run_groups
 from commbench.analysis.pairs.findings import findings, told_once
@@ -30,38 +28,9 @@ from commbench.results.flags import UNUSABLE
 from commbench.results.intervals import interval_note, interval_of
 from commbench.results.load import Paths, newest_rows, read_cases
 from commbench.results.row import Row
-from commbench.results.table_files import NEEDED
 
-from .derived_tables import derived_columns
 from .run_texts import missing_texts
 
-OF_SAMPLES = ("headline", "operations_per_sample", "block_k")  # what their times are of
-REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
-    dict.fromkeys(
-        (
-            *NAMES,
-            *NEEDED["cases"],
-            *COMBINED,
-            "label",
-            "library_version",
-            "visit_medians_s",
-            "visit_launches",
-            *OF_SAMPLES,
-            *JUDGED,
-            "end_gb_per_s",
-            "first_second_gb_per_s",
-            "full_speed_s",
-            "least_gb_per_s",
-            "retransmits",
-            "message_rate_per_s",
-            "trial",
-            "reason",
-            "stop_reason",
-            "transport",
-            "wrong_elements",
-        )
-    )
-)
 MOST_SENTENCES = 6
 NO_REASON = "no reason given"
 RIGOROUS = "timing=rigorous"
@@ -79,8 +48,7 @@ GROUP_HEADS = ("backend", "library", "layouts", "world", "CUDA IPC", "timing", "
 
 @dataclass(frozen=True)
 class Results:
-    """`rows` have REPORT_COLUMNS, and are the newer of two attempts at a case; `problems` says what
-    was left out, and why.
+    """`rows` are the newer of two attempts at a case; `problems` says what was left out, and why.
 
     `records`: the run.json of each run; `folders`: run_id -> folder, where raw tables can be read;
     `comparisons`: of the folders of `commbench ab`.
@@ -108,7 +76,7 @@ class Results:
 def read_results(paths: Sequence[Paths], benchmark: str | None = None) -> Results:
     """All runs below the folders and all parquet files of cases; raises ConfigError where nothing
     is left."""
-    sources, problems = read_cases(paths, (*REPORT_COLUMNS, *derived_columns()))
+    sources, problems = read_cases(paths)
     if not sources:
         reasons = "; ".join(problems)
         raise ConfigError(

@@ -30,7 +30,7 @@ from commbench.core.variables import NAMES
 
 from .columns import TABLES, check_version
 from .jsonl import is_json
-from .row import Row, column_values, stored_row
+from .row import DEFAULTS, Row, column_values, stored_row
 from .run_folder import PARTS, RECORD, file_bytes, mapping_or_empty, walk
 from .table_files import Columns, Damaged, json_table, read_table, schema_of, table_of, why_unread
 
@@ -372,10 +372,12 @@ def _run_records(metadata: Mapping[bytes, bytes]) -> list[dict[str, Any]]:
 
 
 def rows_of_table(table: Any) -> list[Row]:
-    """The rows of a pyarrow table of cases; columns that it lacks have their defaults."""
+    """The rows of a pyarrow table of cases; those that it lacks, or has no value of,
+    are at their defaults."""
     columns = {
         name: column_values(name, column.to_pylist())
         for name, column in zip(table.column_names, table.columns, strict=True)
+        if name not in DEFAULTS or column.null_count < len(column)
     }
     return list(map(partial(stored_row, columns), zip(*columns.values(), strict=True)))
 

@@ -15,16 +15,6 @@ from commbench.report.table import Table
 from commbench.results.columns import case_text, grouped, row_order
 from commbench.results.row import Row
 
-COLUMNS = (
-    "error_ulp_max",
-    "error_ulp_rms",
-    "other_bits_again",
-    "other_bits_on_ranks",
-    "other_bits_in_place",
-    "other_bits_in_halves",
-    "other_bits_beside",
-    "launch_hashes",
-)
 HEADS = (
     "operation", "backend", "type", "error max\nulp", "rms\nulp", "same bits", "other bits",
 )  # fmt: skip

@@ -19,7 +19,6 @@ from commbench.stats.interval import Interval, of_formula
 
 from .operations import GroupOperations, parse_group_operations
 
-COLUMNS = ()
 GAIN_HEADS = (
     "operation", "beside", "layout", "message", "alone\nus", "at once\nus", "slowdown\nx", "p99\nx",
     "gain\nx",

@@ -18,7 +18,6 @@ from commbench.stats.interval import Interval, of_formula
 
 OF_ONE_OVERLAP = ("overlap", "compute", "timed")  # what its cases differ in
 IN_OVERLAP_TEXT = ("benchmark", "layout", "pair", "message_bytes", *OF_ONE_OVERLAP)
-COLUMNS = ()
 OVERLAP_HEADS = ("operation", "beside", "hidden\n%", "communication\nx", "computation\nx")
 OVERLAP_MEANING = (
     "hidden: share of the communication that the computation covers, 1 - (together - compute) /"
