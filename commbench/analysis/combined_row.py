@@ -84,8 +84,7 @@ COMBINED: Mapping[str, Callable[[Sequence[Any]], Any]] = {
     **dict.fromkeys(("interval_of", "visits", "visits_s", "limit_name", "limit_kind"), _first),
     **dict.fromkeys(("ci_low_s", "interval_level", "repetitions"), _least),
     "ci_high_s": _most,
-    **dict.fromkeys(("median_s", "p99_s", "efficiency", "retransmits"), _median),
+    **dict.fromkeys(("median_s", "p99_s", "efficiency", "retransmits", "limit_gb_per_s"), _median),
     **dict.fromkeys(("algbw_gb_per_s", "busbw_gb_per_s", "message_rate_per_s"), _median),
-    "limit_gb_per_s": _median,
     "warnings": _all_flags,
 }

@@ -1,7 +1,7 @@
 """What the annexes add to the commands of `cli`, by module name, so that each can be deleted.
 
 Nothing imports an annex. Its own commands are rows of `COMMANDS` in main.py; a search for nodes is
-named in measure/further_rounds.py; what it adds to a report stands in its module `feature`.
+named in measure/further_rounds.py; what it adds to a report stands in its module `reporting`.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from .calibration import (
     empty_samples_s,
     wake_links,
 )
-from .features import Calibrated, calibrated
+from .measuring import Calibrated, calibrated
 from .plan_facts import PlanFacts
 from .preflight import MEETING_S, uses_shm
 from .transports import LogReader, TransportEvidence, gather_evidence

@@ -25,7 +25,7 @@ from commbench.stats.series import Modes, summarise, tukey_outliers
 from commbench.stats.thresholds import WAITED_SHARE
 
 from .conditions import Conditions, fits_in_cache
-from .features import found_columns
+from .measuring import found_columns
 from .samples import Failure, Refused, Wrong
 from .traffic_columns import traffic_columns
 from .visits import CaseRecord, Visit, changes, estimate, modes_of, spread

@@ -27,12 +27,12 @@ from commbench.results.row import Row
 
 from . import plots
 from .compare_text import ab_notes, ab_sentence, comparison_summary, comparison_table
-from .derived_tables import DerivedTable, derived_tables
 from .distributions import RawData, RowId
-from .features import added_sections, answers_of, curves_beside, doubts_on, sentences_on
 from .numbers import headline_table, lines_by_window, number_sections
 from .quantities import MEDIAN, has_bandwidth, in_full, quoted, text_with_unit
+from .reporting import added_sections, answers_of, curves_beside, doubts_on, sentences_on
 from .section import Figure, Section, no_figures
+from .showing import DerivedTable, derived_tables
 from .summary import GROUP_HEADS, LOST_HEADS, MOST_SENTENCES, Summary
 from .table import Table
 

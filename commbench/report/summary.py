@@ -29,7 +29,7 @@ from commbench.results.intervals import interval_note, interval_of
 from commbench.results.load import Paths, newest_rows, read_cases
 from commbench.results.row import Row
 
-from .run_texts import missing_texts
+from .showing import missing_texts
 
 MOST_SENTENCES = 6
 NO_REASON = "no reason given"

@@ -259,9 +259,7 @@ class CaseSource:
     has_version: bool = True
 
 
-def read_cases(
-    paths: Iterable[Paths], columns: Columns = None
-) -> tuple[list[CaseSource], list[str]]:
+def read_cases(paths: Iterable[Paths]) -> tuple[list[CaseSource], list[str]]:
     """Sources with cases below the paths (folders with runs, parquet files), and why others were
     left out.
 
@@ -273,7 +271,7 @@ def read_cases(
         source for path in flat_paths(paths) for source in _sources_at(path, unreadable)
     )
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as readers:
-        results = list(readers.map(lambda path: _read_source(path, columns), sources))
+        results = list(readers.map(_read_source, sources))
     problems = [str(error) for error in unreadable]
     problems += [result for result in results if isinstance(result, str)]
     return [result for result in results if not isinstance(result, str)], problems
@@ -287,7 +285,7 @@ def _sources_at(path: Path, unreadable: list[Damaged]) -> list[Path]:
     return runs if runs or len(unreadable) > before else [path]
 
 
-def _read_source(path: Path, columns: Columns) -> CaseSource | str:
+def _read_source(path: Path) -> CaseSource | str:
     """The source, or why it can't be used, in one line that names it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -295,14 +293,14 @@ def _read_source(path: Path, columns: Columns) -> CaseSource | str:
     try:
         # a run's cases.parquet, a saved baseline, or a table from elsewhere with the same columns
         if path.is_file():
-            cases = read_table(path, "cases", columns)
+            cases = read_table(path, "cases")
             metadata = pq.read_schema(path).metadata or {}
             source = CaseSource(
                 path, cases, tuple(_run_records(metadata)), b"schema_version" in metadata
             )
         elif (path / "run.json").is_file():
             records = (load_run(path),)
-            source = CaseSource(path, pa.concat_tables(run_tables(path, "cases", columns)), records)
+            source = CaseSource(path, pa.concat_tables(run_tables(path, "cases")), records)
         else:
             return (
                 f"{path}"

@@ -10,7 +10,7 @@ from commbench.core.terminal import TableColumn
 from commbench.core.texts import span_text
 from commbench.core.units import NO_NUMBER, format_number, word_list
 from commbench.core.variables import NAMES
-from commbench.report.derived_tables import DerivedTable
+from commbench.report.showing import DerivedTable
 from commbench.report.table import Table
 from commbench.results.columns import case_text, grouped, row_order
 from commbench.results.row import Row

@@ -10,7 +10,7 @@ from operator import truediv
 from commbench.core.errors import ConfigError
 from commbench.core.texts import microseconds_text
 from commbench.core.units import format_bytes, format_number
-from commbench.report.derived_tables import DerivedTable
+from commbench.report.showing import DerivedTable
 from commbench.report.table import Table
 from commbench.results.columns import grouped, of_same_run
 from commbench.results.intervals import known_interval

@@ -9,7 +9,7 @@ from operator import truediv
 
 from commbench.analysis.case_names import telling, unusual_texts
 from commbench.core.units import format_number
-from commbench.report.derived_tables import DerivedTable
+from commbench.report.showing import DerivedTable
 from commbench.report.table import Table
 from commbench.results.columns import case_text, grouped, of_same_run
 from commbench.results.intervals import known_interval

@@ -7,7 +7,7 @@ from typing import Any
 
 from commbench.config.settings import Settings
 from commbench.core.errors import ConfigError
-from commbench.measure.features import Measuring
+from commbench.measure.measuring import Measuring
 from commbench.measure.visit_setup import VisitSetup
 
 from .ramp import RAMP_COLUMNS

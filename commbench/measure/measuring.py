@@ -20,6 +20,7 @@ from .visit_setup import VisitSetup
 
 Calibrated = Mapping[str, Mapping[str, float]]
 Findings = Mapping[str, Any]  # values by column
+Merges = Mapping[str, Callable[[Sequence[Any]], Any]]
 Call = Callable[[Runner, int], None]  # as many repetitions, on all ranks
 
 
@@ -60,7 +61,7 @@ class Measuring:
     decided: Callable[[Benchmark, Any], Benchmark] = lambda benchmark, value: benchmark
     strategy: Callable[[VisitSetup], TimingStrategy | None] = lambda setup: None
     probe: Callable[[VisitSetup, Call], Findings] = lambda *_: {}
-    columns: Mapping[str, Callable[[Sequence[Any]], Any]] = field(default_factory=dict)
+    columns: Merges = field(default_factory=dict)
 
 
 @functools.cache
@@ -100,11 +101,23 @@ def strategy_of(setup: VisitSetup) -> TimingStrategy:
     return next(filter(None, own), None) or ByStopRule(setup)
 
 
+def merges() -> Merges:
+    """Of all columns of features."""
+    return {name: merged for feature in features() for name, merged in feature.columns.items()}
+
+
+def with_merge(findings: Findings) -> Findings:
+    """Raises TypeError for a finding whose launches can't become one."""
+    if unknown := findings.keys() - merges():
+        raise TypeError(f"{min(unknown)} was found, but is not in MEASURING.columns")
+    return findings
+
+
 def found_columns(findings: Sequence[Findings]) -> dict[str, Any]:
     """The columns of a row, from the findings of its visits, most of which have none. Those of
     earlier launches are what their row has."""
     columns = {}
-    for name, merged in [item for feature in features() for item in feature.columns.items()]:
+    for name, merged in merges().items():
         values = [each[name] for each in findings if each.get(name) is not None]
         if values:
             columns[name] = merged(values)
