@@ -73,16 +73,14 @@ def _all_flags(of_runs: Iterable[Iterable[str]]) -> tuple[str, ...]:
     return tuple(sorted({flag for flags in of_runs for flag in flags}))
 
 
-# column -> how several runs of a case are combined; a report knows no others
+# column -> how several runs of a case are combined; a feature combines its own
 COMBINED: Mapping[str, Callable[[Sequence[Any]], Any]] = {
     **dict.fromkeys((*NAMES, "case_id", "label", "hosts", "run_id", "status"), _first),
     **dict.fromkeys(("world_size", "ranks_per_node"), _first),
     **dict.fromkeys(("interval_of", "visits", "visits_s", "limit_name", "limit_kind"), _first),
     **dict.fromkeys(("ci_low_s", "interval_level", "repetitions"), _least),
     "ci_high_s": _most,
-    **dict.fromkeys(("median_s", "p99_s", "efficiency", "retransmits", "full_speed_s"), _median),
+    **dict.fromkeys(("median_s", "p99_s", "efficiency", "retransmits", "limit_gb_per_s"), _median),
     **dict.fromkeys(("algbw_gb_per_s", "busbw_gb_per_s", "message_rate_per_s"), _median),
-    **dict.fromkeys(("end_gb_per_s", "first_second_gb_per_s", "least_gb_per_s"), _median),
-    "limit_gb_per_s": _median,
     "warnings": _all_flags,
 }

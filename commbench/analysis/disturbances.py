@@ -19,9 +19,6 @@ from commbench.results.run_folder import clock_text, mapping_or_empty
 
 from .machines import nodes_of
 
-# the columns of a row that causes reads
-MODES = ("fast_mode_s", "slow_mode_s", "slow_share")
-JUDGED = ("warnings", "unmeasured_s", "visits_s", "core_wait_share", *MODES)
 READING = "p2p_latency_s"  # of the reference case
 MOST_NODES = 3
 MOST_NAMED = 3  # soaks, and cases with two typical times

@@ -300,7 +300,7 @@ def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:
     """What the runs of an experiment say, where a feature knows it."""
     if not folders or experiment is None:
         return
-    from commbench.report.features import features
+    from commbench.report.reporting import features
 
     answers = [answer for feature in features() if (answer := feature.answer_of(experiment))]
     if not answers:

@@ -11,8 +11,8 @@ from commbench.analysis.headline import scope_text
 from commbench.core.errors import ConfigError
 from commbench.core.terminal import Terminal, printable
 from commbench.report.distributions import RawData, read_raw_data
-from commbench.report.features import report_options
 from commbench.report.numbers import number_sections
+from commbench.report.reporting import features
 from commbench.report.section import Section, report_text
 from commbench.report.sections import ANSWERS, sections
 from commbench.report.side_by_side import belong_together, side_by_side
@@ -23,7 +23,7 @@ from commbench.runtime.folder_lock import is_measured_into
 from .options import CommandParser, check_file, whole_number, with_last_runs, write_file
 from .show import CONSOLE, rows_of, shown_text
 
-FORMS = {"html": "page", "png": "figure", "svg": "figure"}
+FILES = {"html": "page", "png": "figure", "svg": "figure"}
 MOST_TABLE_ROWS = 30
 MOST_TABLES = 3  # of single runs
 
@@ -62,11 +62,11 @@ def report(words: list[str]) -> int:
         help=f"rows of a table on the terminal (default {MOST_TABLE_ROWS})",
     )
     parser.set_defaults(asked=None)
-    for each in report_options():
+    for each in chain.from_iterable(feature.options for feature in features()):
         add(f"--{each.name}", dest="asked", type=each.sections, metavar="NAME", help=each.meaning)
     options = parser.parse_args(words)
     options.paths = with_last_runs(options.paths)
-    files = {form: name for form in FORMS if (name := getattr(options, form)) is not None}
+    files = {form: name for form in FILES if (name := getattr(options, form)) is not None}
     for form, name in files.items():
         check_file(f"--{form}", name)
     results = read_results(options.paths, options.benchmark)
@@ -92,7 +92,7 @@ def report(words: list[str]) -> int:
         return 0
     if files:
         sys.stdout.write(report_text(listed[:1], options.top, terminal))
-        print("\n".join(f"{FORMS[form]}: {name}" for form, name in files.items()))
+        print("\n".join(f"{FILES[form]}: {name}" for form, name in files.items()))
         return 0
     if listed[0].title == ANSWERS and len({row.backend for row in results.rows}) == 1:
         sys.stdout.write(_own_tables(results.folders.values(), options.benchmark, terminal))

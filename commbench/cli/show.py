@@ -5,16 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
-from typing import Any
 
-from commbench.core.annexes import part_modules
 from commbench.core.errors import ConfigError, Unreadable
 from commbench.core.states import status_of_run
 from commbench.core.terminal import Terminal, printable
 from commbench.report.run_text import run_text
-from commbench.report.run_texts import RunTexts
+from commbench.report.showing import forms, new_texts
 from commbench.report.side_by_side import belong_together, side_by_side
 from commbench.results.load import find_runs, load_run
 from commbench.results.recorded import recorded_counters, recorded_rows
@@ -40,7 +38,7 @@ def show(words: list[str]) -> int:
         help="folders of runs, or with runs in them; last: the runs of the newest command",
     )
     parser.add_argument(
-        "--as", dest="form", choices=(CONSOLE, *_forms()), default=CONSOLE, help="default: console"
+        "--as", dest="form", choices=(CONSOLE, *forms()), default=CONSOLE, help="default: console"
     )
     parser.add_argument(
         "--flags",
@@ -75,11 +73,6 @@ def show(words: list[str]) -> int:
     return 0
 
 
-def _forms() -> dict[str, Any]:
-    """The other forms of a run's tables, by name."""
-    return {name: form for module in part_modules("forms") for name, form in module.FORMS.items()}
-
-
 def rows_of(run: Path) -> list[Row]:
     """The newest row of each case of a run. Raises Unreadable where a run that was finished has
     none."""
@@ -112,8 +105,8 @@ def shown_text(
     if "backend" not in record:
         return f"{run.name}: nothing was measured: {record.get('reason') or record.get('status')}"
     if form != CONSOLE:
-        return printable(_forms()[form].text(record, rows))
-    texts = RunTexts()
-    for row in rows:
-        texts.add(row, partial(recorded_counters, run, row.case_id))
+        return printable(forms()[form](record, rows))
+    texts = new_texts()
+    for each, row in product(texts, rows):
+        each.add(row, partial(recorded_counters, run, row.case_id))
     return run_text(record, list(rows), terminal, texts, flags=flags, intervals=intervals)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from commbench.config.settings import SEARCH, Settings
 from commbench.core.errors import ConfigError
 from commbench.core.variables import TABLE
-from commbench.measure.features import Measuring
+from commbench.measure.measuring import Measuring
 
 
 def check(settings: Settings) -> None:

@@ -20,7 +20,7 @@ from commbench.core.protocols import Runner
 
 from .blocks import Blocks
 from .counters import CounterReader
-from .features import features, strategy_of
+from .measuring import features, strategy_of, with_merge
 from .samples import Counts, Failure, Outcome, Refused, Samples
 from .time_limits import typical_s
 from .visit_setup import VisitSetup
@@ -320,5 +320,5 @@ class CaseVisit:
             warmup_s=self._warmup_s,
             steady=self._steady,
             operation_s=self._strategy.operation_s,
-            findings={**self._findings, **self._strategy.findings},
+            findings=with_merge({**self._findings, **self._strategy.findings}),
         )

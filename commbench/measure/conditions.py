@@ -26,7 +26,7 @@ from .calibration import (
     empty_samples_s,
     wake_links,
 )
-from .features import Calibrated, calibrated
+from .measuring import Calibrated, calibrated
 from .nccl_evidence import LogReader
 from .plan_facts import PlanFacts
 from .preflight import MEETING_S, uses_shm

@@ -44,8 +44,8 @@ from commbench.core.variables import (
 )
 from commbench.results.columns import grouped
 
-from .features import around, cases_of, deciding_on
 from .further_rounds import pair_search
+from .measuring import around, cases_of, deciding_on
 from .plan_facts import PlanFacts
 from .time_limits import BATCH_K
 

@@ -24,7 +24,7 @@ from commbench.stats.series import Modes, summarise, tukey_outliers
 from commbench.stats.thresholds import WAITED_SHARE
 
 from .conditions import Conditions, fits_in_cache
-from .features import case_columns, found_columns
+from .measuring import case_columns, found_columns
 from .samples import Failure, Refused, Wrong
 from .visits import CaseRecord, Visit, changes, estimate, modes_of, spread
 

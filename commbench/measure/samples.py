@@ -57,7 +57,7 @@ class Samples:
     `series` holds the seconds of each sample by the headline rule if the blocks don't: a soak saves
     and drops its blocks, a large world keeps only a part of them. `repetitions` is then the number
     of all samples. `spent_s` is the time in measured blocks. `operation_s`: see TimingStrategy.
-    `findings`: see measure.features.
+    `findings`: see measure.measuring.
     """
 
     ranks: tuple[int, ...]

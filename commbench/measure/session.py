@@ -49,8 +49,8 @@ from .case import CaseVisit
 from .conditions import Conditions, ConditionsReader
 from .early_end import EarlyEnd, VisitInFlight
 from .expectations import verdict_on
-from .features import Decision, deciding_on
 from .further_rounds import FurtherRounds, SearchResult, pair_search
+from .measuring import Decision, deciding_on
 from .nccl_evidence import library_record
 from .plan import duration_s, pass_order, plan
 from .plan_facts import PlanFacts

@@ -93,7 +93,7 @@ class Visit:
     core_wait_share: float | None = None  # of the rank that waited longest for a core
     is_throttled: bool = False
     is_host_bound: bool = False  # a GPU waited for its host before many repetitions of a rank
-    findings: Mapping[str, Any] = field(default_factory=dict)  # see measure.features
+    findings: Mapping[str, Any] = field(default_factory=dict)  # see measure.measuring
 
     @classmethod
     def of(cls, times: Series, launch: int = 0, z: float = Z95, kept: int = KEPT_TIMES) -> Visit:

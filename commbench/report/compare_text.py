@@ -1,6 +1,4 @@
-"""A comparison as text for a terminal or the page: a table, notes on it, and a summary. A part of
-commbench that adds to these has a module `compared` with functions `cells` of a case, by heading,
-and `summary` of all."""
+"""A comparison as text for a terminal or the page: a table, notes on it, and a summary."""
 
 from __future__ import annotations
 
@@ -10,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from commbench.analysis.compare import Rules
 from commbench.analysis.compared_case import ComparedCase, Judged
 from commbench.analysis.sides import ComparedVariable, variable_text
-from commbench.core.annexes import part_modules
 from commbench.core.terminal import TableColumn
 from commbench.core.texts import microseconds_text, some_of
 from commbench.core.units import NO_NUMBER, format_factor, format_number, format_seconds, plural
@@ -22,6 +19,7 @@ from commbench.stats.thresholds import FEW_LAUNCHES, SUSPECT_SPREADS
 from commbench.stats.verdict import Verdict
 
 from .compared_sides import LONGEST_LIST
+from .showing import features
 from .table import Table
 
 # of the columns that a narrow terminal may lack
@@ -112,8 +110,8 @@ def _case_cells(case: ComparedCase) -> dict[str, str]:
     }
     numbers = _number_cells(case.judged) if case.judged else "-" * len(NUMBER_HEADS)
     cells |= dict(zip(NUMBER_HEADS, numbers, strict=True))
-    for module in part_modules("compared"):
-        cells |= module.cells(case)
+    for feature in features():
+        cells |= feature.compared_cells(case)
     return cells
 
 
@@ -286,7 +284,7 @@ def comparison_summary(cases: Sequence[ComparedCase]) -> str:
     ]
     if unmeasured := sum(case.judged is None for case in both):
         parts.append(f"{unmeasured} without a number on a side")
-    parts += filter(None, (module.summary(both) for module in part_modules("compared")))
+    parts += filter(None, (feature.compared_summary(both) for feature in features()))
     count, _, rest = parts[0].partition(" ")
     return "; ".join([f"{count} of {plural(len(both), 'case', 'cases')} {rest}", *parts[1:]])
 

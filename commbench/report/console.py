@@ -19,7 +19,7 @@ from commbench.runtime.output import print_draft
 
 from .row_writer import RowWriter
 from .run_text import run_text
-from .run_texts import RunTexts
+from .showing import new_texts
 
 LONG_REST_S = 5.0  # expected after the first pass; a shorter rest needs no table in between
 MOST_ROWS_AFTER_SIGNAL = 1000  # of a table that keeps nobody waiting
@@ -38,13 +38,14 @@ class Console(RowWriter):
         super().begin(run, folder)
         self._run = run
         self._begun_s = time.monotonic()
-        self._texts = RunTexts()
+        self._texts = new_texts()
 
     def cases(self, entries: Sequence[Entry]) -> None:
         first_pass = len(self._rows) < self._run.get("cases", 0)
         super().cases(entries)
         for row, _, counters in entries:
-            self._texts.add(row, partial(iter, (counters,)))
+            for each in self._texts:
+                each.add(row, partial(iter, (counters,)))
         if first_pass and len(self._rows) == self._run["cases"]:
             self._show_first_pass()
 

@@ -16,7 +16,7 @@ from commbench.results.run_folder import resume_command
 
 from .quantities import is_stream_soak, limit_text
 from .run_heading import CONSTANT, variable_text
-from .run_texts import missing_texts
+from .showing import missing_texts
 
 NOT_FINISHED = "not finished"  # cases of an interrupted run
 MOST_OPERATIONS = 3  # named per meaning of the median

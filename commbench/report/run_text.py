@@ -15,7 +15,6 @@ from commbench.results.columns import row_order
 from commbench.results.flags import shared_flags
 from commbench.results.row import Row
 
-from .derived_tables import derived_tables
 from .footnotes import footnotes
 from .pair_matrix import finding_lines, is_matrix, matrix_text
 from .quantities import (
@@ -30,7 +29,7 @@ from .quantities import (
 )
 from .row_table import RowColumn, RowTable, number_columns, row_column
 from .run_heading import CONSTANT, PATHS, heading, variable_text
-from .run_texts import RunTexts, is_apart
+from .showing import TextsBelow, derived_tables, is_apart, new_texts
 
 # columns: a run has one device, and a table one timer
 SHOWN_VARIABLES = tuple(name for name in (*SHOWN, *PATHS) if name not in ("device", "timer"))
@@ -50,7 +49,7 @@ def run_text(
     run: Mapping[str, Any],
     rows: Sequence[Row],
     terminal: Terminal,
-    texts: RunTexts | None = None,
+    texts: Sequence[TextsBelow] = (),
     *,
     tables: bool = True,
     foot: bool = True,
@@ -77,7 +76,11 @@ def run_text(
     own = [row for row in ordered if tables or not is_apart(row)]
     below = (
         *(each.text(terminal) for each in derived_tables(rows)),
-        *(texts or RunTexts()).below(run, own, terminal, intervals),
+        *(
+            text
+            for each in texts or new_texts()
+            for text in each.below(run, own, terminal, intervals)
+        ),
     )
     parts += [f"\n{text}" for text in below if text]
     return "\n".join([*parts, *finding_lines(run, all_matrices, terminal)]) + "\n"

@@ -25,9 +25,10 @@ from commbench.results.flags import flag_named
 from commbench.results.row import Row
 
 from . import plots
-from .derived_tables import DerivedTable, derived_tables
 from .distributions import RawData, RowId
-from .features import (
+from .numbers import headline_table, lines_by_window, number_sections
+from .quantities import MEDIAN, has_bandwidth, in_full, quoted, text_with_unit
+from .reporting import (
     added_sections,
     answers_of,
     choices_of,
@@ -35,9 +36,8 @@ from .features import (
     doubts_on,
     sentences_on,
 )
-from .numbers import headline_table, lines_by_window, number_sections
-from .quantities import MEDIAN, has_bandwidth, in_full, quoted, text_with_unit
 from .section import Figure, Section, no_figures
+from .showing import DerivedTable, derived_tables
 from .summary import GROUP_HEADS, LOST_HEADS, MOST_SENTENCES, Summary
 from .table import Table
 

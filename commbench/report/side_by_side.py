@@ -54,7 +54,7 @@ from .quantities import (
     value_text,
 )
 from .row_table import RowColumn, fitted, lines_of, number_columns, row_column, value_column
-from .run_texts import apart_texts, is_apart
+from .showing import apart_texts, is_apart
 
 # columns of a table
 BESIDE = (*(each.name for each in TABLE if each.beside), "label")

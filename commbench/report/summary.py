@@ -1,6 +1,4 @@
-"""The answers of a report in plain sentences, and what they are derived from. A folder of
-`features` that finds comparisons beside runs has a module `comparisons` with a function
-`comparisons`; no other code knows it by name."""
+"""The answers of a report in plain sentences, and what they are derived from."""
 
 from __future__ import annotations
 
@@ -17,13 +15,10 @@ from typing import Any, NamedTuple
 from commbench.analysis.best import CHOSEN_SETTINGS
 from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.combined import CombinedCases, combine_runs
-from commbench.analysis.combined_row import COMBINED
-from commbench.analysis.disturbances import JUDGED
 from commbench.analysis.headline import unfinished_sentences
 from commbench.analysis.machines import Machine, machines_of, rank_differences, run_groups
 from commbench.analysis.pairs.findings import findings, told_once
 from commbench.analysis.pairs.judgement import JudgedMatrix, judged_matrices
-from commbench.core.annexes import part_modules
 from commbench.core.errors import ConfigError
 from commbench.core.units import plural
 from commbench.core.variables import MAPS, NAMES
@@ -32,39 +27,9 @@ from commbench.results.flags import UNUSABLE
 from commbench.results.intervals import interval_note, interval_of
 from commbench.results.load import Paths, newest_rows, read_cases
 from commbench.results.row import Row
-from commbench.results.table_files import NEEDED
 
-from .derived_tables import derived_columns
-from .run_texts import missing_texts
-from .section import Section
+from .showing import Comparison, features, missing_texts
 
-OF_SAMPLES = ("headline", "operations_per_sample", "block_k")  # what their times are of
-REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
-    dict.fromkeys(
-        (
-            *NAMES,
-            *NEEDED["cases"],
-            *COMBINED,
-            "label",
-            "library_version",
-            "visit_medians_s",
-            "visit_launches",
-            *OF_SAMPLES,
-            *JUDGED,
-            "end_gb_per_s",
-            "first_second_gb_per_s",
-            "full_speed_s",
-            "least_gb_per_s",
-            "retransmits",
-            "message_rate_per_s",
-            "trial",
-            "reason",
-            "stop_reason",
-            "transport",
-            "wrong_elements",
-        )
-    )
-)
 MOST_SENTENCES = 6
 NO_REASON = "no reason given"
 RIGOROUS = "timing=rigorous"
@@ -80,18 +45,9 @@ LOST_HEADS = ("status", "cases", "reason", "which")
 GROUP_HEADS = ("backend", "library", "layouts", "world", "CUDA IPC", "timing", "runs", "labels")
 
 
-class Comparison(NamedTuple):
-    """What the runs below the folder were measured for, as a sentence and as a section."""
-
-    folder: Path
-    answer: str
-    section: Section
-
-
 @dataclass(frozen=True)
 class Results:
-    """`rows` have REPORT_COLUMNS, and are the newer of two attempts at a case; `problems` says what
-    was left out, and why.
+    """`rows` are the newer of two attempts at a case; `problems` says what was left out, and why.
 
     `records`: the run.json of each run; `folders`: run_id -> folder, where raw tables can be read.
     """
@@ -118,7 +74,7 @@ class Results:
 def read_results(paths: Sequence[Paths], benchmark: str | None = None) -> Results:
     """All runs below the folders and all parquet files of cases; raises ConfigError where nothing
     is left."""
-    sources, problems = read_cases(paths, (*REPORT_COLUMNS, *derived_columns()))
+    sources, problems = read_cases(paths)
     if not sources:
         reasons = "; ".join(problems)
         raise ConfigError(
@@ -137,7 +93,7 @@ def read_results(paths: Sequence[Paths], benchmark: str | None = None) -> Result
         for source in sources
         if source.path.is_dir()
     }
-    found = [module.comparisons(paths, benchmark) for module in part_modules("comparisons")]
+    found = [feature.comparisons(paths, benchmark) for feature in features()]
     comparisons = itertools.chain.from_iterable(each for each, _ in found)
     left_out = itertools.chain.from_iterable(reasons for _, reasons in found)
     return Results(rows, records, folders, (*problems, *left_out), tuple(comparisons))

@@ -8,7 +8,7 @@ SCHEMA_VERSION history:
   3  2026-11-25: case ids of the variables that differ from their defaults, so that a new variable
      changes no id of an earlier run; variables in the order of tables
 
-Results and variables may be added within a version, with a date: they are null, or the default of
+Results and variables may be added within a version: they are null, or the default of
 the variable, in the rows of earlier runs. Any other change of a variable, identity, unit or meaning
 needs a new version.
 """

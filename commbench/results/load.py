@@ -30,7 +30,7 @@ from commbench.core.variables import NAMES
 
 from .columns import TABLES, check_version
 from .jsonl import is_json
-from .row import Row, column_values, stored_row
+from .row import DEFAULTS, Row, column_values, stored_row
 from .run_folder import PARTS, RECORD, file_bytes, mapping_or_empty, walk
 from .table_files import Columns, Damaged, json_table, read_table, schema_of, table_of, why_unread
 
@@ -260,9 +260,7 @@ class CaseSource:
     has_version: bool = True
 
 
-def read_cases(
-    paths: Iterable[Paths], columns: Columns = None
-) -> tuple[list[CaseSource], list[str]]:
+def read_cases(paths: Iterable[Paths]) -> tuple[list[CaseSource], list[str]]:
     """Sources with cases below the paths (folders with runs, parquet files), and why others were
     left out.
 
@@ -274,7 +272,7 @@ def read_cases(
         source for path in flat_paths(paths) for source in _sources_at(path, unreadable)
     )
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as readers:
-        results = list(readers.map(lambda path: _read_source(path, columns), sources))
+        results = list(readers.map(_read_source, sources))
     problems = [str(error) for error in unreadable]
     problems += [result for result in results if isinstance(result, str)]
     return [result for result in results if not isinstance(result, str)], problems
@@ -288,7 +286,7 @@ def _sources_at(path: Path, unreadable: list[Damaged]) -> list[Path]:
     return runs if runs or len(unreadable) > before else [path]
 
 
-def _read_source(path: Path, columns: Columns) -> CaseSource | str:
+def _read_source(path: Path) -> CaseSource | str:
     """The source, or why it can't be used, in one line that names it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -296,14 +294,14 @@ def _read_source(path: Path, columns: Columns) -> CaseSource | str:
     try:
         # a run's cases.parquet, a saved baseline, or a table from elsewhere with the same columns
         if path.is_file():
-            cases = read_table(path, "cases", columns)
+            cases = read_table(path, "cases")
             metadata = pq.read_schema(path).metadata or {}
             source = CaseSource(
                 path, cases, tuple(_run_records(metadata)), b"schema_version" in metadata
             )
         elif (path / RECORD).is_file():
             records = (load_run(path),)
-            source = CaseSource(path, pa.concat_tables(run_tables(path, "cases", columns)), records)
+            source = CaseSource(path, pa.concat_tables(run_tables(path, "cases")), records)
         else:
             return (
                 f"{path}"
@@ -373,10 +371,12 @@ def _run_records(metadata: Mapping[bytes, bytes]) -> list[dict[str, Any]]:
 
 
 def rows_of_table(table: Any) -> list[Row]:
-    """The rows of a pyarrow table of cases; columns that it lacks have their defaults."""
+    """The rows of a pyarrow table of cases; those that it lacks, or has no value of,
+    are at their defaults."""
     columns = {
         name: column_values(name, column.to_pylist())
         for name, column in zip(table.column_names, table.columns, strict=True)
+        if name not in DEFAULTS or column.null_count < len(column)
     }
     return list(map(partial(stored_row, columns), zip(*columns.values(), strict=True)))
 

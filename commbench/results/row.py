@@ -1,8 +1,6 @@
 """A row of cases.parquet: the independent variables of a case, who measured it, and its result.
 
-The fields are the columns, with their units and meanings. To add a column, add its field here, and
-its value in measure/rows.py or in what a feature finds out (`probe` in measure/features.py).
-`python tools/schema/row_schema.py > docs/schemas/row.json` renews the published schema.
+The fields are the columns, with their units and meanings. docs/design.md says how to add one.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ SUPPORT = ROOT / "tests" / "support"
 EXPERIMENTS, BENCHMARKS, BACKENDS = (
     {
         file.stem: file
-        for where in ("conf", "commbench/features/*", "replay/commbench_replay")
+        for where in ("conf", "commbench/cluster", "commbench/features/*", "replay/*")
         for file in sorted(ROOT.glob(f"{where}/{group}/*.yaml"))
     }
     for group in ("experiment", "benchmark", "backend")

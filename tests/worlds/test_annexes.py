@@ -82,16 +82,16 @@ def test_a_world_needs_neither_annex_nor_feature(deleted: str, tmp_path: Path) -
     assert "gloo" in reported.stdout and (tmp_path / "a.html").exists()
 
 
-@pytest.mark.parametrize("feature", FEATURES)
-def test_a_file_of_a_feature_is_unknown_without_it(feature: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("deleted", [ANNEX, *FEATURES])
+def test_a_file_of_an_annex_or_feature_is_unknown_without_it(deleted: str, tmp_path: Path) -> None:
     words = [
         f"{group}={file.stem}"
         for group in ("experiment", "backend", "benchmark", "timing")
-        for file in sorted((PACKAGE / feature).glob(f"{group}/*.yaml"))
+        for file in sorted((PACKAGE / deleted).glob(f"{group}/*.yaml"))
     ]
     lines = [[word] for word in words]
     for word, refused in zip(
-        words, commands(without(tmp_path, feature), tmp_path, *lines), strict=True
+        words, commands(without(tmp_path, deleted), tmp_path, *lines), strict=True
     ):
         assert refused.returncode == 2 and refused.stderr.count("\n") == 1
         assert f"{word} is unknown" in refused.stderr
@@ -127,6 +127,13 @@ def test_a_key_of_a_feature_is_refused_with_its_name(
     refused = command(tree, tmp_path, "backend=simulated", key)
     needed = f"{key.lstrip('+')} needs commbench.features.{feature}, which is not there"
     assert (refused.returncode, refused.stderr) == (2, f"commbench: {needed}\n")
+
+
+def test_an_acceptance_is_refused_without_its_soak(tmp_path: Path) -> None:
+    words = ["experiment=acceptance", "backend=simulated", "layout=4x2"]
+    refused = command(without(tmp_path, "features/streams"), tmp_path, *words)
+    assert refused.returncode == 2 and refused.stderr.count("\n") == 1
+    assert "experiment=acceptance can't run here: (1) timing=soak is unknown" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -30,11 +30,6 @@ from commbench.stats.outliers import LEAST_PARTS, slow_parts
 from commbench.stats.thresholds import SLOWDOWN
 from commbench.stats.verdict import Gate
 
-READ_COLUMNS = (
-    *NAMES,
-    *("run_id", "case_id", "status", "reason", "median_s", "ci_low_s", "warnings", "stop_reason"),
-    "busbw_gb_per_s",
-)
 # what a search says of a node; the second line: in runs of 2026
 GATE_OF: Mapping[str, Gate] = {
     **{"SLOWER": "FAIL", "SAME": "PASS"},
@@ -204,7 +199,7 @@ def stage_of(record: Record) -> Stage | None:
 
 def read_acceptance(paths: Sequence[Paths]) -> Acceptance | None:
     """The newest acceptance below the folders; None if there is none."""
-    sources, _ = read_cases(paths, READ_COLUMNS)
+    sources, _ = read_cases(paths)
     runs = newest_runs([record for source in sources for record in source.records])
     if not runs:
         return None

@@ -17,12 +17,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from commbench.cluster.baseline.healthy_launches import HealthyLaunch
 from commbench.core.errors import ConfigError, Unreadable
 from commbench.core.variables import NAMES
+from commbench.report.showing import features
 from commbench.results.load import load_run, rows_of_table
 from commbench.results.row import Measured, Row
 from commbench.results.run_folder import check_readable, mapping_or_empty
@@ -38,7 +40,7 @@ GPU_NAME = re.compile(r"gpu\.\d+\.name")
 NVLINKS = re.compile(r"gpu\.\d+\.nvlink_links")
 DRIVER = re.compile(r"network\.interface\..+\.driver")
 RDMA_PORT = re.compile(r"network\.rdma\..+:\d+\.link_layer")
-STORED_COLUMNS = (
+READ_COLUMNS = (  # beside those that features read of a change
     *NAMES,
     "run_id",
     "case_id",
@@ -47,7 +49,6 @@ STORED_COLUMNS = (
     "median_s",
     "visit_medians_s",
     "visit_launches",
-    "launch_hashes",
 )
 
 
@@ -201,9 +202,10 @@ def launches_of(row: Row, day: str) -> list[HealthyLaunch]:
 
 def read_stored_run(run: Path) -> tuple[dict[str, Any], list[Row]]:
     """The record (run.json) and the rows of a run of a store. Raises Unreadable."""
+    changing = chain.from_iterable(feature.changing for feature in features())
     try:
         record = load_run(run)
-        cases = read_table(run / CASES_FILE, "cases", STORED_COLUMNS)
+        cases = read_table(run / CASES_FILE, "cases", (*READ_COLUMNS, *changing))
     except FileNotFoundError as error:
         raise Unreadable(f"{run} of the store has no {CASES_FILE} any more") from error
     except Damaged as error:

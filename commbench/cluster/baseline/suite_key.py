@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from commbench.core.annexes import part_modules
 from commbench.core.variables import BY_NAME, NAMES, Variables
+from commbench.report.showing import features
 from commbench.results.columns import case_text, grouped
 from commbench.results.row import Row
 
@@ -23,13 +23,12 @@ def suite_key(case: Variables) -> str:
 
 
 def changes_beside_times(healthy: Iterable[Row], new: Iterable[Row]) -> dict[str, str]:
-    """`all_reduce 1x4 1 KiB: ...` by the key of a case: what the modules `compared` of features see
-    in cases of both."""
+    """`all_reduce 1x4 1 KiB: ...` by the key of a case: what features see in cases of both."""
     rows_before = grouped(healthy, suite_key)
     rows_now = grouped(new, suite_key)
     return {
         key: f"{case_text(now[0])}: {text}"
         for key, now in rows_now.items()
-        for module in part_modules("compared")
-        if key in rows_before and (text := module.change(rows_before[key], now))
+        for feature in features()
+        if key in rows_before and (text := feature.change(rows_before[key], now))
     }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from commbench.core.units import plural
 from commbench.report.compare_text import caption, comparison_summary, comparison_table, unjoined
 from commbench.report.section import Section
-from commbench.report.summary import Comparison
+from commbench.report.showing import Comparison
 from commbench.results.load import Paths
 
 from .ab_results import AbResult, read_ab_results

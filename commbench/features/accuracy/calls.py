@@ -28,7 +28,7 @@ from commbench.core.program import (
 )
 from commbench.core.protocols import Runner
 from commbench.core.variables import Case, Mode
-from commbench.measure.features import Call
+from commbench.measure.measuring import Call
 from commbench.measure.visit_setup import VisitSetup
 
 SALT = 0  # of all compared results, so that those of other runs can be compared

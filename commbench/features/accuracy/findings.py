@@ -6,10 +6,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from commbench.core.case import Planned
 from commbench.core.payload import dtype
 from commbench.core.program import PERIOD, AllReduce
-from commbench.measure.features import Call, Probed
+from commbench.measure.measuring import Call, Probed
 from commbench.measure.visit_setup import VisitSetup
 
 from .calls import SALT, Calls, Results
@@ -56,7 +56,8 @@ def probe(setup: VisitSetup, call: Call) -> Probed:
         return {}
     found = _found(calls, results)
     gathered = setup.control.gather(vars(found), setup.deadline_s, calls.meeting)
-    return _columns([Found(**each) for each in gathered]) if gathered else {}
+    every = [Found(**each) for each in gathered]
+    return {name: column.of(every) for name, column in COLUMNS.items()} if every else {}
 
 
 def _found(calls: Calls, results: Sequence[Results]) -> Found:
@@ -153,24 +154,45 @@ def _errors(planned: Planned, rank: int, words: NDArray[Any]) -> Iterator[NDArra
 # ---------------------------------------------------------------- of all processes, on rank 0
 
 
-def _columns(every: Sequence[Found]) -> Probed:
-    result_hash = hash_of([own for each in every for own in each.digests])
+def _rms(every: Sequence[Found]) -> float:
     elements = sum(each.elements for each in every)
-    return {
-        "payload_seed": SEED,
-        "error_ulp_max": max(each.largest_error for each in every),
-        "error_ulp_rms": math.sqrt(sum(each.squares for each in every) / elements),
-        "other_bits_again": _share([each.again for each in every]),
-        "other_bits_on_ranks": _share([each.on_ranks for each in every]),
-        "other_bits_in_place": _share([each.in_place for each in every]),
-        "other_bits_in_halves": _share([each.in_halves for each in every]),
-        "other_bits_beside": _share([each.beside for each in every]),
-        "result_hash": result_hash,
-        "launch_hashes": (result_hash,),
-    }
+    return math.sqrt(sum(each.squares for each in every) / elements)
 
 
 def _share(counts: Sequence[Counts]) -> float | None:
     """None where nothing was compared."""
     elements = sum(compared for _, compared in counts)
     return sum(changed for changed, _ in counts) / elements if elements else None
+
+
+def _result_hash(every: Sequence[Found]) -> str:
+    return hash_of([own for each in every for own in each.digests])
+
+
+def _of_first(launches: Sequence[Any]) -> Any:
+    return launches[0]
+
+
+def _joined(launches: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    return tuple(chain.from_iterable(launches))
+
+
+class Column(NamedTuple):
+    """`of`: its value, from what each process has found; `merged`: that of several launches."""
+
+    of: Callable[[Sequence[Found]], Any]
+    merged: Callable[[Sequence[Any]], Any] = max
+
+
+COLUMNS: Mapping[str, Column] = {
+    "payload_seed": Column(lambda every: SEED, _of_first),
+    "error_ulp_max": Column(lambda every: max(each.largest_error for each in every)),
+    "error_ulp_rms": Column(_rms),
+    "other_bits_again": Column(lambda every: _share([each.again for each in every])),
+    "other_bits_on_ranks": Column(lambda every: _share([each.on_ranks for each in every])),
+    "other_bits_in_place": Column(lambda every: _share([each.in_place for each in every])),
+    "other_bits_in_halves": Column(lambda every: _share([each.in_halves for each in every])),
+    "other_bits_beside": Column(lambda every: _share([each.beside for each in every])),
+    "result_hash": Column(_result_hash, _of_first),
+    "launch_hashes": Column(lambda every: (_result_hash(every),), _joined),
+}

@@ -10,21 +10,11 @@ from commbench.core.terminal import TableColumn
 from commbench.core.texts import span_text
 from commbench.core.units import NO_NUMBER, format_number, word_list
 from commbench.core.variables import NAMES
-from commbench.report.derived_tables import DerivedTable
+from commbench.report.showing import DerivedTable
 from commbench.report.table import Table
 from commbench.results.columns import case_text, grouped, row_order
 from commbench.results.row import Row
 
-COLUMNS = (
-    "error_ulp_max",
-    "error_ulp_rms",
-    "other_bits_again",
-    "other_bits_on_ranks",
-    "other_bits_in_place",
-    "other_bits_in_halves",
-    "other_bits_beside",
-    "launch_hashes",
-)
 HEADS = (
     "operation", "backend", "type", "error max\nulp", "rms\nulp", "same bits", "other bits",
 )  # fmt: skip

@@ -1,1 +1,1 @@
-"""FEATURE: the time until a communicator can be used: communicator_init, communicator_split."""
+"""How long it takes to open a communicator, and to split one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from commbench.core.case import Benchmark
 from commbench.core.protocols import Backend
 from commbench.core.variables import Case
-from commbench.measure.features import Measuring
+from commbench.measure.measuring import Measuring
 
 from .concurrent import Concurrent, ConcurrentOn
 from .operations import parse_group_operations

@@ -10,7 +10,7 @@ from operator import truediv
 from commbench.core.errors import ConfigError
 from commbench.core.texts import microseconds_text
 from commbench.core.units import format_bytes, format_number
-from commbench.report.derived_tables import DerivedTable
+from commbench.report.showing import DerivedTable
 from commbench.report.table import Table
 from commbench.results.columns import grouped, of_same_run
 from commbench.results.intervals import known_interval
@@ -19,7 +19,6 @@ from commbench.stats.interval import Interval, of_formula
 
 from .operations import GroupOperations, parse_group_operations
 
-COLUMNS = ()
 GAIN_HEADS = (
     "operation", "beside", "layout", "message", "alone\nus", "at once\nus", "slowdown\nx", "p99\nx",
     "gain\nx",

@@ -14,7 +14,7 @@ from commbench.core.program import Program
 from commbench.core.protocols import Communicator
 from commbench.core.variables import Case, Overlap, Timed, TimerName
 from commbench.measure.calibration import median_elapsed_s
-from commbench.measure.features import Calibrated, Decision
+from commbench.measure.measuring import Calibrated, Decision
 from commbench.results.row import Row
 
 from .overlapped import compute_step, compute_time_ns, sibling

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from commbench.core.case import Benchmark
-from commbench.measure.features import Measuring
+from commbench.measure.measuring import Measuring
 
 from .amounts import calibrated, compute_amount
 from .overlapped import Overlapped, around, compute_time_ns, overlap_cases

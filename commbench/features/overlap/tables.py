@@ -9,7 +9,7 @@ from operator import truediv
 
 from commbench.analysis.case_names import telling, unusual_texts
 from commbench.core.units import format_number
-from commbench.report.derived_tables import DerivedTable
+from commbench.report.showing import DerivedTable
 from commbench.report.table import Table
 from commbench.results.columns import case_text, grouped, of_same_run
 from commbench.results.intervals import known_interval
@@ -18,7 +18,6 @@ from commbench.stats.interval import Interval, of_formula
 
 OF_ONE_OVERLAP = ("overlap", "compute", "timed")  # what its cases differ in
 IN_OVERLAP_TEXT = ("benchmark", "layout", "pair", "message_bytes", *OF_ONE_OVERLAP)
-COLUMNS = ()
 OVERLAP_HEADS = ("operation", "beside", "hidden\n%", "communication\nx", "computation\nx")
 OVERLAP_MEANING = (
     "hidden: share of the communication that the computation covers, 1 - (together - compute) /"

@@ -14,7 +14,7 @@ from commbench.report.summary import MOST_SENTENCES, Summary
 from commbench.results.intervals import interval_of
 from commbench.results.load import CASE_KEY
 
-from .derived import read_intervals, soaks_of
+from .derived import combined_soaks, read_intervals, soaks_of
 from .rates import bit_unit, slow_start_text, stream_sentences
 from .stability import Stability, stability_of
 from .stability_text import stability_sentences
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def answers(summary: Summary) -> Iterator[str]:
     """How stable the soaks were; then each, those of many pairs left out."""
     yield from _stability(summary)
-    rows = until_full_speed(summary.soaks.rows, summary.results.records)
+    rows = until_full_speed(combined_soaks(summary), summary.results.records)
     yield from soak_sentences(rows)[:MOST_SENTENCES]
 
 

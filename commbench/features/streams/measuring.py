@@ -7,18 +7,13 @@ from typing import Any
 
 from commbench.config.settings import Settings
 from commbench.core.errors import ConfigError
-from commbench.measure.features import Measuring
+from commbench.measure.measuring import Measuring
 from commbench.measure.visit_setup import VisitSetup
 
+from .ramp import RAMP_COLUMNS
 from .soak import Soak
 
-FOUND = (
-    "unmeasured_s",
-    "end_gb_per_s",
-    "first_second_gb_per_s",
-    "full_speed_s",
-    "least_gb_per_s",
-)
+FOUND = ("unmeasured_s", *RAMP_COLUMNS)
 
 
 def strategy(setup: VisitSetup) -> Soak | None:

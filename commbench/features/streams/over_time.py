@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commbench.core.errors import CommbenchError
-from commbench.report.features import curves_beside
 from commbench.report.plots import OVER_TIME
 from commbench.report.quantities import is_stream_soak
+from commbench.report.reporting import curves_beside
 from commbench.report.section import Figure, Section
 from commbench.report.sections import row_titles
 from commbench.report.summary import Summary

@@ -3,6 +3,7 @@ reached full speed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ LEAST_END = 2  # of them
 FIRST_S = 1.0
 ROUNDED_S = 1e-6  # more than the error of sums of steps
 SHORTEST_S = 1.5 * FIRST_S  # of what has a first second and an end
+GB = 1e9
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,19 @@ class Ramp:
     first_second: float | None
     full_speed_s: float | None
     least: float | None
+
+
+def _gb_per_s(bytes_per_s: float | None) -> float | None:
+    return None if bytes_per_s is None else bytes_per_s / GB
+
+
+# the columns of the soak of a stream: their values from its ramp in B/s
+RAMP_COLUMNS: Mapping[str, Callable[[Ramp], float | None]] = {
+    "end_gb_per_s": lambda ramp: _gb_per_s(ramp.end),
+    "first_second_gb_per_s": lambda ramp: _gb_per_s(ramp.first_second),
+    "full_speed_s": lambda ramp: ramp.full_speed_s,
+    "least_gb_per_s": lambda ramp: _gb_per_s(ramp.least),
+}
 
 
 def is_whole(busy_s: NDArray[np.float64]) -> NDArray[np.bool_]:

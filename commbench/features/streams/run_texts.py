@@ -9,8 +9,7 @@ from commbench.analysis.case_names import differing
 from commbench.analysis.pairs.judgement import judged_matrices
 from commbench.core.terminal import Terminal
 from commbench.report.pair_matrix import is_matrix, matrix_text
-from commbench.report.quantities import is_stream_soak
-from commbench.report.run_texts import Counters
+from commbench.report.showing import Record
 from commbench.results.columns import row_order
 from commbench.results.row import Row
 
@@ -18,16 +17,14 @@ from .rates import streams_text
 from .stored import until_full_speed
 from .time_lines import StreamLine, TimeLine, time_line, time_line_texts
 
-is_apart = is_stream_soak
 
-
-class RunTexts:
+class SoakTexts:
     """The time lines of a run, in bounded memory."""
 
     def __init__(self) -> None:
         self._time_lines: dict[str, TimeLine | StreamLine] = {}
 
-    def add(self, row: Row, counters: Callable[[], Iterable[Counters]]) -> None:
+    def add(self, row: Row, counters: Callable[[], Iterable[Record]]) -> None:
         if row.timing != "soak":
             return
         line = self._time_lines.setdefault(row.case_id, time_line(row))

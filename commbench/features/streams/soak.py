@@ -32,13 +32,12 @@ from commbench.measure.visit_setup import VisitSetup
 from commbench.stats.series import Series
 
 from .intervals import StartIntervals, StreamIntervals
-from .ramp import Ramp, ramp_of
+from .ramp import RAMP_COLUMNS, Ramp, ramp_of
 from .sender import sender_reader
 
 SOAK_BLOCK_S = 1.0  # the longest time without a decision
 SOAK_STAMP_S = 50e-6
 MAX_SOAK_BLOCK_K = 256  # fewer stamps, as nothing is measured while they are gathered
-GB = 1e9
 FLUSH_S = 5.0  # between two saves
 CHECK_SHARE = 0.003  # of the time that the checks of the payload may take
 # a repetition in which a process was stopped or a link stood still takes at least so many seconds
@@ -65,16 +64,8 @@ class Soak(TimingStrategy):
     @property
     def findings(self) -> Mapping[str, Any]:
         ramp = self._ramp
-        if ramp is None:
-            return {"unmeasured_s": self.unmeasured_s}
-        first = ramp.first_second
-        return {
-            "unmeasured_s": self.unmeasured_s,
-            "end_gb_per_s": ramp.end / GB,
-            "first_second_gb_per_s": None if first is None else first / GB,
-            "full_speed_s": ramp.full_speed_s,
-            "least_gb_per_s": None if ramp.least is None else ramp.least / GB,
-        }
+        of_stream = {} if ramp is None else {name: of(ramp) for name, of in RAMP_COLUMNS.items()}
+        return {"unmeasured_s": self.unmeasured_s, **of_stream}
 
     @property
     def operation_s(self) -> float | None:

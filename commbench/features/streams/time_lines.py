@@ -26,7 +26,7 @@ TIME_HEADS = ("from\ns", "median\nus", "min\nus", "max\nus", "repetitions")
 INTERVALS = ("interval.repetitions", "interval.busy_s")
 SENDER = ("sender.retransmits", "sender.cwnd_bytes", "sender.rtt_s")
 INTERVAL_HEADS = ("from\ns", "to\ns", "transfer\nMB", "rate", "Retr", "Cwnd\nKiB", "RTT\nms", "")
-FORMS = ("{:.2f}", "{:.2f}", "", "", "{:.0f}", "{:.0f}", "{:.3g}")  # empty: format_number
+NUMBER_FORMATS = ("{:.2f}", "{:.2f}", "", "", "{:.0f}", "{:.0f}", "{:.3g}")  # empty: format_number
 
 Column = NDArray[np.float64]
 
@@ -202,7 +202,7 @@ class StreamLine:
         )
         lengths = np.nan_to_num(LONGEST_BAR * rates / np.nanmax(rates)).round().astype(int)
         cells = [
-            (*map(_number, FORMS, values), "#" * length)
+            (*map(_number, NUMBER_FORMATS, values), "#" * length)
             for *values, length in zip(*numbers, lengths, strict=True)
         ]
         moved_bytes = single.moved_bytes.sum()

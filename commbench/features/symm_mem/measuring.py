@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from commbench.core.variables import Case
-from commbench.measure.features import Measuring
+from commbench.measure.measuring import Measuring
 
 from .operations import algorithms_of
 

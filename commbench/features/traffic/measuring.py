@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commbench.measure.features import Measuring
+from commbench.measure.measuring import Measuring
 
 from .columns import traffic_columns
 from .matrices import parse_traffic

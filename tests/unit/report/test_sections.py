@@ -13,9 +13,9 @@ from places import HARDWARE_TEXTS
 import commbench
 from commbench.core.terminal import Terminal
 from commbench.hardware.topology import TOPOLOGY_FACT, parse_topo
-from commbench.report import features
+from commbench.report import reporting
 from commbench.report.distributions import RawData
-from commbench.report.features import Feature
+from commbench.report.reporting import Reporting
 from commbench.report.section import Section, report_text
 from commbench.report.sections import answers, sections
 from commbench.report.summary import Comparison, Summary, read_results
@@ -43,13 +43,13 @@ def three_ways(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_verdict_comes_first_then_answers_and_what_an_annex_adds_behind_them(
     three_ways: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    annex = Feature(
+    annex = Reporting(
         sections={
             "verdict": lambda summary: [Section("Acceptance", ["all pass"])],
             "answers": lambda summary: [Section("Replay", ["as measured"])],
         }
     )
-    monkeypatch.setattr(features, "features", lambda: (annex,))
+    monkeypatch.setattr(reporting, "features", lambda: (annex,))
     listed = sections(summary_of(three_ways), RawData())
     titles = [section.title for section in listed[:4]]
     assert titles == ["Acceptance", "Answers", "Replay", "all_reduce"]
@@ -58,9 +58,9 @@ def test_a_verdict_comes_first_then_answers_and_what_an_annex_adds_behind_them(
 def test_what_to_choose_comes_last_with_what_it_rests_on(
     three_ways: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chooses = Feature(choices=lambda summary: ["mpi above all."])
-    knows = Feature(answers=lambda summary: ["All are stable."])
-    monkeypatch.setattr(features, "features", lambda: (chooses, knows))
+    chooses = Reporting(choices=lambda summary: ["mpi above all."])
+    knows = Reporting(answers=lambda summary: ["All are stable."])
+    monkeypatch.setattr(reporting, "features", lambda: (chooses, knows))
     *_, known, choice, basis = answers(summary_of(three_ways))
     assert (known, choice) == ("All are stable.", "mpi above all.")
     assert basis.startswith("Each case was measured in one launch")
@@ -148,7 +148,7 @@ def test_flags_and_lost_cases_have_their_reason(three_ways: Path) -> None:
     assert list(titles["Not measured"].tables[0].rows[0])[:3] == ["failed", "1", "a call failed"]
 
 
-PAIRS = Feature(
+PAIRS = Reporting(
     on_matrix=lambda matrix: [f"{len(matrix.rows)} pairs"],
     answers=lambda summary: [f"{len(summary.results.rows)} cases"],
 )
@@ -160,7 +160,7 @@ def test_many_pairs_come_first_with_their_symmetry_and_what_features_say(
     words = ("backend=simulated", "layout=2x2", "pairs=all", "benchmark=p2p_bandwidth")
     few = ("timing=fixed", "timing.repetitions=50", "sizes=[8]", "writer=parquet")
     commbench.run(*words, *few, f"output={tmp_path}")
-    monkeypatch.setattr(features, "features", lambda: [PAIRS])
+    monkeypatch.setattr(reporting, "features", lambda: [PAIRS])
     listed = sections(Summary(read_results([tmp_path])), RawData())
     assert [section.title for section in listed[:2]] == ["Answers", "All pairs"]
     symmetry, *added = listed[0].sentences

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commbench.backends.cupy.backend import CupyNccl
+from commbench.backends.simulated.backend import Simulated
 from commbench.backends.torch.gloo import Gloo
 from commbench.core.protocols import Backend
 from commbench.features.communicators.benchmarks import neighbours
@@ -23,7 +24,8 @@ def test_groups_of_neighbours_differ_by_one_rank_at_most() -> None:
         (Gloo(), 1, None),
         (CupyNccl(), None, None),
         (CupyNccl(), 1, "no ncclCommSplit"),
-        (CudaCopy(), None, "cuda_copy opens no communicators"),
+        (Simulated(), 1, None),
+        (CudaCopy(), None, "cuda_copy opens no communicators; use nccl, gloo, mpi, tcp or cupy_nc"),
     ],
 )
 def test_what_opens_no_communicator_says_so(

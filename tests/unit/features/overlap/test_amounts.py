@@ -13,7 +13,7 @@ from commbench.core.case import Planned
 from commbench.core.variables import Case
 from commbench.features.overlap.amounts import compute_amount
 from commbench.features.overlap.measuring import MEASURING
-from commbench.measure.features import Decision
+from commbench.measure.measuring import Decision
 from commbench.results.row import Row, row_of
 
 TOGETHER = replace(CASE, overlap="matmul", timed="together")

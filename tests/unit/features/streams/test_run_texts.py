@@ -9,7 +9,7 @@ import pytest
 from sample_cases import case_row
 
 from commbench.core.terminal import Terminal
-from commbench.features.streams.run_texts import RunTexts, apart_texts
+from commbench.features.streams.run_texts import SoakTexts, apart_texts
 
 WIDE = Terminal(120)
 STEP_NS = 10**8
@@ -37,7 +37,7 @@ STREAM: dict[str, Any] = {
 def test_a_stream_is_at_full_speed_at_the_end_of_its_first_interval_there() -> None:
     run = {"run_id": "r", "config": {"timing": {"interval_s": 0.1}}}
     rows = [case_row(**STREAM, pair="0-1")]
-    (below, *_) = RunTexts().below(run, rows, WIDE, every=False)
+    (below, *_) = SoakTexts().below(run, rows, WIDE, every=False)
     *_, beside = apart_texts(rows, [run], WIDE)
     for text in (below, beside):
         (line,) = [line for line in text.splitlines() if line.startswith("1x8 0-1 ")]
@@ -46,7 +46,7 @@ def test_a_stream_is_at_full_speed_at_the_end_of_its_first_interval_there() -> N
 
 @pytest.mark.parametrize(("streams", "every"), [(1, False), (2, False), (2, True)])
 def test_the_intervals_of_several_streams_are_shown_on_request(streams: int, every: bool) -> None:
-    texts = RunTexts()
+    texts = SoakTexts()
     rows = [case_row(**STREAM, case_id=str(at), pair=f"{at}-1") for at in range(streams)]
     for row in rows:
         texts.add(row, partial(iter, (INTERVALS,)))
@@ -59,4 +59,4 @@ def test_counters_of_what_is_no_soak_are_not_read() -> None:
     def unread() -> list[Any]:
         raise AssertionError
 
-    RunTexts().add(case_row(timing="quick"), unread)
+    SoakTexts().add(case_row(timing="quick"), unread)

@@ -6,7 +6,7 @@ import pytest
 from sample_cases import case_row
 
 from commbench.analysis.combined import combine_runs
-from commbench.features.hockney.feature import fits
+from commbench.features.hockney.reporting import fits
 from commbench.results.row import Row
 
 MIB = 2**20

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from commbench.report import plots
-from commbench.report.features import Check, Checks, Feature, SectionsOf
 from commbench.report.numbers import lines_by_window
+from commbench.report.reporting import Check, Checks, Reporting, SectionsOf
 from commbench.report.section import Section
 from commbench.report.sections import table
 from commbench.report.summary import Summary
@@ -125,7 +125,7 @@ def answer_of(experiment: str) -> SectionsOf | None:
     return experiments if experiment == QUIZ or of_experiment(experiment) else None
 
 
-FEATURE = Feature(
+REPORTING = Reporting(
     sections={"comparisons": experiments, "figures": added_by_layers, "checks": is_normal},
     doubts=doubts,
     curves=curves,

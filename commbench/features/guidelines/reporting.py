@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterator
 
 from commbench.core.units import plural
-from commbench.report.features import Check, Checks, Feature
+from commbench.report.reporting import Check, Checks, Reporting
 from commbench.report.section import Section
 from commbench.report.summary import Summary
 
@@ -53,7 +53,7 @@ def _case_name(summary: Summary, violation: Violation) -> str:
     return summary.combined.name(violation.variables, without=("pair",))
 
 
-FEATURE = Feature(
+REPORTING = Reporting(
     sections={"numbers": sections},
     checks=checks,
     answer_of=lambda experiment: sections if experiment == EXPERIMENT else None,

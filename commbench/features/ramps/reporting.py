@@ -11,9 +11,9 @@ import numpy as np
 
 from commbench.core.errors import CommbenchError
 from commbench.report.distributions import chosen_runs
-from commbench.report.features import Feature
 from commbench.report.figures import PALETTE, seconds_text
 from commbench.report.plots import drawn, linear_axis, log_axis
+from commbench.report.reporting import Reporting
 from commbench.report.section import Figure, Section
 from commbench.report.summary import Results, Summary
 
@@ -61,4 +61,4 @@ def histogram(backend: str, seconds: Sequence[float]) -> list[Figure]:
     return made
 
 
-FEATURE = Feature(sections={"costs": costs})
+REPORTING = Reporting(sections={"costs": costs})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from commbench.report.features import Feature
+from commbench.report.reporting import Reporting
 from commbench.report.section import Section
 from commbench.report.sections import table
 from commbench.report.summary import Summary
@@ -21,4 +21,4 @@ def costs(summary: Summary) -> Iterator[Section]:
     )
 
 
-FEATURE = Feature(sections={"costs": costs})
+REPORTING = Reporting(sections={"costs": costs})

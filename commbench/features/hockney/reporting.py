@@ -8,7 +8,7 @@ from commbench.analysis.combined import CombinedCases
 from commbench.analysis.families import answerable, families
 from commbench.core.texts import size_text
 from commbench.core.units import about_bytes, format_seconds
-from commbench.report.features import Feature
+from commbench.report.reporting import Reporting
 from commbench.report.section import Section
 from commbench.report.summary import Summary
 from commbench.report.table import Table
@@ -60,4 +60,4 @@ def _cells(piece: Piece) -> tuple[str, ...]:
     )
 
 
-FEATURE = Feature(sections={"costs": costs})
+REPORTING = Reporting(sections={"costs": costs})

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from commbench.cluster.acceptance.node_verdicts import read_acceptance, stage_of
 from commbench.cluster.acceptance.verdict_text import acceptance_section
-from commbench.report.features import Feature
+from commbench.report.reporting import Reporting
 from commbench.report.section import Section
 from commbench.report.summary import Summary
 
 
 def _sections(summary: Summary) -> Sequence[Section]:
-    """The verdict of each node. The cases of an acceptance are read for other columns."""
+    """The verdict of each node."""
     if not any(map(stage_of, summary.results.records)):
         return ()
     acceptance = read_acceptance([*summary.results.folders.values()])
     return () if acceptance is None else (acceptance_section(acceptance),)
 
 
-FEATURE = Feature(sections={"verdict": _sections})
+REPORTING = Reporting(sections={"verdict": _sections})

@@ -1,5 +1,5 @@
-"""What a part of commbench that can be deleted adds to what people see. Each folder of `features`
-and each annex has a module `feature` with its FEATURE; no other code knows it by name."""
+"""What a part of commbench that can be deleted adds to a report. A folder of `features`, or an
+annex, that does has a module `reporting` with its REPORTING; no other code knows it by name."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ReportOption:
 
 
 @dataclass(frozen=True)
-class Feature:
+class Reporting:
     """What it adds.
 
     sections: to a report, by place.
@@ -84,13 +84,9 @@ class Feature:
 
 
 @functools.cache
-def features() -> tuple[Feature, ...]:
+def features() -> tuple[Reporting, ...]:
     """Of all parts that are there."""
-    return tuple(module.FEATURE for module in part_modules("feature"))
-
-
-def report_options() -> Iterator[ReportOption]:
-    return chain.from_iterable(feature.options for feature in features())
+    return tuple(module.REPORTING for module in part_modules("reporting"))
 
 
 def added_sections(place: Place, summary: Summary) -> Iterator[Section]:
@@ -108,20 +104,20 @@ def checks_of(summary: Summary) -> Checks:
     return Checks(sorted(every, key=attrgetter("kind")), [*basis])
 
 
-def answers_of(summary: Summary) -> list[str]:
-    return [*chain.from_iterable(feature.answers(summary) for feature in features())]
+def answers_of(summary: Summary) -> Iterator[str]:
+    return chain.from_iterable(feature.answers(summary) for feature in features())
 
 
-def choices_of(summary: Summary) -> list[str]:
-    return [*chain.from_iterable(feature.choices(summary) for feature in features())]
+def choices_of(summary: Summary) -> Iterator[str]:
+    return chain.from_iterable(feature.choices(summary) for feature in features())
 
 
-def sentences_on(matrix: Matrix) -> list[str]:
-    return [*chain.from_iterable(feature.on_matrix(matrix) for feature in features())]
+def sentences_on(matrix: Matrix) -> Iterator[str]:
+    return chain.from_iterable(feature.on_matrix(matrix) for feature in features())
 
 
-def doubts_on(summary: Summary) -> list[str]:
-    return [*chain.from_iterable(feature.doubts(summary) for feature in features())]
+def doubts_on(summary: Summary) -> Iterator[str]:
+    return chain.from_iterable(feature.doubts(summary) for feature in features())
 
 
 def curves_beside(summary: Summary, rows: Sequence[Row]) -> list[KnownCurve]:

@@ -11,7 +11,7 @@ import numpy as np
 from commbench.core.errors import ConfigError
 from commbench.core.texts import size_text
 from commbench.core.units import format_factor, format_seconds, natural_key, plural
-from commbench.report.features import Feature, ReportOption
+from commbench.report.reporting import Reporting, ReportOption
 from commbench.report.section import Section
 from commbench.report.summary import Summary
 from commbench.report.table import Table
@@ -201,7 +201,7 @@ def _notes(series: AllSeries, found: Sequence[Finding]) -> Iterator[str]:
         yield f"{plural(series.left, 'case has', 'cases have')} no {series.over}, and are left out."
 
 
-FEATURE = Feature(
+REPORTING = Reporting(
     options=(
         ReportOption(
             "over",

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from commbench.analysis.best import BEST_CELLS, Best
 from commbench.core.texts import size_text
-from commbench.report.features import Feature
+from commbench.report.reporting import Reporting
 from commbench.report.section import Section
 from commbench.report.summary import Summary
 from commbench.report.table import Table
@@ -38,4 +38,4 @@ def _answer(best: Best) -> Sequence[str]:
     return [BEST_CELLS[name](best) for name in ("benchmark", "ranks", "best")]
 
 
-FEATURE = Feature(sections={"comparisons": sections})
+REPORTING = Reporting(sections={"comparisons": sections})

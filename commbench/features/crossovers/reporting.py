@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
-from commbench.report.features import Feature
+from commbench.report.reporting import Reporting
 from commbench.report.section import Section
 from commbench.report.summary import MOST_SENTENCES, Summary
 from commbench.results.columns import grouped
@@ -35,4 +35,4 @@ def _told(summary: Summary) -> list[tuple[Comparison, str]]:
     return sorted(told, key=lambda each: (not each[0].crossings(), not each[0].is_decided))
 
 
-FEATURE = Feature(sections={"figures": all_backends}, choices=choices)
+REPORTING = Reporting(sections={"figures": all_backends}, choices=choices)

@@ -21,6 +21,7 @@ from .visit_setup import VisitSetup
 Calibrated = Mapping[str, Mapping[str, float]]
 Probed = Mapping[str, Any]  # values by column
 NodeOf = Callable[[int], int]
+Merges = Mapping[str, Callable[[Sequence[Any]], Any]]
 Call = Callable[[Runner, int], None]  # as many repetitions, on all ranks
 
 
@@ -63,7 +64,7 @@ class Measuring:
     strategy: Callable[[VisitSetup], TimingStrategy | None] = lambda setup: None
     of_case: Callable[[Planned, NodeOf], Mapping[str, Any]] = lambda *_: {}
     probe: Callable[[VisitSetup, Call], Probed] = lambda *_: {}
-    columns: Mapping[str, Callable[[Sequence[Any]], Any]] = field(default_factory=dict)
+    columns: Merges = field(default_factory=dict)
 
 
 @functools.cache
@@ -111,11 +112,23 @@ def case_columns(planned: Planned, node_of: NodeOf) -> dict[str, Any]:
     return columns
 
 
+def merges() -> Merges:
+    """Of all columns of features."""
+    return {name: merged for feature in features() for name, merged in feature.columns.items()}
+
+
+def with_merge(findings: Probed) -> Probed:
+    """Raises TypeError for a finding whose launches can't become one."""
+    if unknown := findings.keys() - merges():
+        raise TypeError(f"{min(unknown)} was found, but is not in MEASURING.columns")
+    return findings
+
+
 def found_columns(findings: Sequence[Probed]) -> dict[str, Any]:
     """The columns of a row, from the findings of its visits, most of which have none. Those of
     earlier launches are what their row has."""
     columns = {}
-    for name, merged in [item for feature in features() for item in feature.columns.items()]:
+    for name, merged in merges().items():
         values = [each[name] for each in findings if each.get(name) is not None]
         if values:
             columns[name] = merged(values)

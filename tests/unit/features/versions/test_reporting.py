@@ -17,7 +17,7 @@ from version_rows import found_in, needs_published, planted, published, results_
 from commbench.cli.report import report
 from commbench.core.errors import ConfigError
 from commbench.features.other_tools.command import import_results
-from commbench.features.versions.feature import doubts, over
+from commbench.features.versions.reporting import doubts, over
 from commbench.report.summary import Summary
 from commbench.results.columns import SCHEMA_VERSION, arrow_schema
 from commbench.results.row import Row, plain_values
