@@ -35,7 +35,11 @@ class Combined(Measured):
     @classmethod
     def of(cls, rows: Sequence[Measured]) -> Combined:
         """The rows of the same case."""
-        values = {name: how([getattr(row, name) for row in rows]) for name, how in COMBINED.items()}
+        values = {
+            name: combined([getattr(row, name) for row in rows])
+            for combined, names in COMBINED.items()
+            for name in names
+        }
         values |= {
             "run_id": rows[0].run_id if len(rows) == 1 else "",
             "label": rows[0].label or "",
@@ -73,14 +77,17 @@ def _all_flags(of_runs: Iterable[Iterable[str]]) -> tuple[str, ...]:
     return tuple(sorted({flag for flags in of_runs for flag in flags}))
 
 
-# column -> how several runs of a case are combined; a feature combines its own
-COMBINED: Mapping[str, Callable[[Sequence[Any]], Any]] = {
-    **dict.fromkeys((*NAMES, "case_id", "label", "hosts", "run_id", "status"), _first),
-    **dict.fromkeys(("world_size", "ranks_per_node"), _first),
-    **dict.fromkeys(("interval_of", "visits", "visits_s", "limit_name", "limit_kind"), _first),
-    **dict.fromkeys(("ci_low_s", "interval_level", "repetitions"), _least),
-    "ci_high_s": _most,
-    **dict.fromkeys(("median_s", "p99_s", "efficiency", "retransmits", "limit_gb_per_s"), _median),
-    **dict.fromkeys(("algbw_gb_per_s", "busbw_gb_per_s", "message_rate_per_s"), _median),
-    "warnings": _all_flags,
+# how several runs of a case are combined, for these columns; a feature combines its own
+COMBINED: Mapping[Callable[[Sequence[Any]], Any], Sequence[str]] = {
+    _first: (
+        *NAMES,
+        *("case_id", "hosts", "status", "world_size", "ranks_per_node"),
+        *("interval_of", "visits", "visits_s", "limit_name", "limit_kind"),
+    ),
+    _least: ("repetitions",),
+    _median: (
+        *("median_s", "p99_s", "efficiency", "retransmits", "limit_gb_per_s"),
+        *("algbw_gb_per_s", "busbw_gb_per_s", "message_rate_per_s"),
+    ),
+    _all_flags: ("warnings",),
 }

@@ -110,8 +110,7 @@ def route_interfaces(
 
 
 def _ignored_ipc(setting: Ipc, facts: Mapping[str, Any], gpus: Sequence[RankGpu]) -> str | None:
-    """Why the setting cuda_ipc had no effect. It had none only if it had none on every library that
-    may carry the data."""
+    """Why the setting cuda_ipc had no effect: each library that may carry the data ignored it."""
     reasons = [
         cuda_ipc_without_effect(setting, library, os.environ)
         or _same_gpu_without_effect(setting, library, gpus)

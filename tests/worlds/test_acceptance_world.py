@@ -15,7 +15,12 @@ import pytest
 
 from commbench.__main__ import main
 
-SIMULATED = ("backend=simulated", "backend.model.noise=0.01", "sizes=[1KiB]")
+SIMULATED = (
+    "backend=simulated",
+    "backend.model.noise=0.01",
+    "backend.model.latency_s=1e-4",
+    "sizes=[1KiB]",
+)
 SHORT = (
     "timing=fixed",
     "timing.repetitions=10",

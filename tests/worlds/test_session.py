@@ -307,7 +307,7 @@ def test_results_are_readable_while_the_run_goes_on(tmp_path: Path, warm_executa
         "-m",
         "commbench",
         "backend=simulated",
-        "benchmark=[p2p_latency,p2p_bandwidth,all_reduce,all_gather]",
+        "benchmark=all_reduce",
         "sizes=octaves",
         f"output={tmp_path}",
     ]
@@ -318,9 +318,9 @@ def test_results_are_readable_while_the_run_goes_on(tmp_path: Path, warm_executa
             if any(tmp_path.glob("*/run.json")):
                 seen.add(len(commbench.load(tmp_path)))
                 commbench.load(tmp_path, table="samples")
-            time.sleep(0.05)
+            time.sleep(0.02)
     seen.add(len(commbench.load(tmp_path)))
-    assert any(0 < count < 4 * 22 for count in seen) and max(seen) == 4 * 22
+    assert any(0 < count < 22 for count in seen) and max(seen) == 22
 
 
 def test_ranks_that_share_a_core_with_each_other_and_a_busy_loop_wait_for_it(
@@ -587,10 +587,9 @@ def test_a_round_of_pairs_gives_every_pair_a_row_and_samples_of_its_own(tmp_path
 def test_a_soak_keeps_a_time_line_of_all_repetitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("commbench.features.streams.soak.FLUSH_S", 0.02)
-    monkeypatch.setattr("commbench.measure.blocks.BLOCK_STAMPS", 2000)
+    monkeypatch.setattr("commbench.features.streams.soak.FLUSH_S", 0.0)
+    monkeypatch.setattr("commbench.measure.blocks.BLOCK_STAMPS", 100)
     real = Recorder.record
-    begin = time.monotonic()
     saves = []
     monkeypatch.setattr(
         Recorder, "record", lambda self, job, *rest: (saves.append(job), real(self, job, *rest))
@@ -604,7 +603,7 @@ def test_a_soak_keeps_a_time_line_of_all_repetitions(
     folder = simulated(tmp_path, "benchmark=p2p_latency", "sizes=[1KiB]", "layout=1x2", *soak)
     (case,) = commbench.load(folder).to_dict("records")
     assert (case["stop_reason"], case["status"]) == ("duration", "ok") and len(saves) > 2
-    assert time.monotonic() - begin >= 0.6 and case["unmeasured_s"] < time.monotonic() - begin
+    assert case["repetitions"] >= 0.6 / 2e-3 and case["unmeasured_s"] == 0
     counters = commbench.load(folder, table="counters").pivot(
         index="t_ns", columns="name", values="value"
     )

@@ -109,9 +109,12 @@ class Soak(TimingStrategy):
 
     def next_block(self, blocks: Blocks, check_s: float) -> NextBlock:
         now_s = time.monotonic()
-        each_s = blocks.last.total_s / blocks.last.n
-        left_s = self.setup.settings.case_s - (now_s - self._begun_s)
-        self._outside_s = max(0.0, _boot_s() - self._begun_boot_s - blocks.loop_s)
+        block_s, model_s = self.collector.model_times_s
+        each_s = (block_s or blocks.last.total_s) / blocks.last.n
+        # the clock of a simulated world is ahead, unless its operations take no time
+        left_s = self.setup.settings.case_s - max(now_s - self._begun_s, model_s)
+        if not self.setup.planned.case.has_model_clock:
+            self._outside_s = max(0.0, _boot_s() - self._begun_boot_s - blocks.loop_s)
         if left_s > 0 and self._saves.due(now_s, FLUSH_S):
             self.collector.later(self._save_running)
         # the last block must not take much longer
@@ -147,6 +150,7 @@ class SoakCollector(SampleCollector):
 
     def __init__(self, planned: Planned, interval_s: float) -> None:
         super().__init__(planned)
+        self._has_model_clock = planned.case.has_model_clock
         self._intervals: StartIntervals | None = None
         self._of_stream: StreamIntervals | None = None
         if planned.case.is_stream:
@@ -158,6 +162,7 @@ class SoakCollector(SampleCollector):
         self._error: Exception | None = None  # the first one of the thread
         self._thread: threading.Thread | None = None
         self.stalled_s = 0.0  # by how much repetitions took far longer than usual
+        self.model_times_s = (0.0, 0.0)  # of the last block and of all, on the clock of a model
         self._usual_s = math.inf
 
     @property
@@ -173,6 +178,9 @@ class SoakCollector(SampleCollector):
 
     def add_parts(self, phase: str, parts: Sequence[NDArray[np.int64]]) -> None:
         if phase == "measure":  # the thread also copies them
+            if self._has_model_clock:
+                block_s = float(np.ptp(np.concatenate(parts))) / NS_PER_S
+                self.model_times_s = (block_s, self.model_times_s[1] + block_s)
             self.later(lambda: self._add_measured(np.concatenate(parts)[self._ranks]))
         else:
             super().add_parts(phase, parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,12 +25,19 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.fixture
-def run(tmp_path: Path, outside_any_world: None) -> Path:
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ("benchmark=all_reduce", "timing=fixed", "timing.repetitions=10")
+    output = tmp_path_factory.mktemp("whole") / "r"
     return commbench.run(
-        "backend=simulated", "writer=parquet", "sizes=[8]", f"output={tmp_path / 'r'}", *words
+        "backend=simulated", "writer=parquet", "sizes=[8]", f"output={output}", *words
     )
+
+
+@pytest.fixture
+def run(tmp_path: Path, whole_run: Path, outside_any_world: None) -> Path:
+    """A copy of one run, to be damaged."""
+    return shutil.copytree(whole_run, tmp_path / "r" / whole_run.name)
 
 
 def words_of(reader: str, run: Path) -> list[str]:

@@ -20,7 +20,7 @@ LONG_SOAK = (
     *SOAK,
     "timing.duration_s=0.4",
     "timing.interval_s=0.005",
-    "backend.model.latency_s=5e-5",
+    "backend.model.latency_s=2e-4",
 )
 
 

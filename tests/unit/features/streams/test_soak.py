@@ -13,6 +13,7 @@ from numpy.random import default_rng
 from numpy.typing import NDArray
 from planned_cases import planned_of
 
+from commbench.core.variables import Variables
 from commbench.features.streams.soak import MOST_WAITING, Soak, SoakCollector, Timer
 from commbench.measure.blocks import BlockResult, Blocks
 from commbench.measure.collector import SampleCollector
@@ -205,6 +206,7 @@ def test_time_in_which_the_machine_slept_was_not_measured(monkeypatch: pytest.Mo
     now_s = {time.CLOCK_BOOTTIME: 100.0}
     monkeypatch.setattr(time, "clock_gettime", now_s.__getitem__)
     soak = soak_of()
+    monkeypatch.setattr(Variables, "has_model_clock", False)
     counters = CounterReader(soak.setup)
     blocks = Blocks(soak.setup, soak.collector, counters)
     blocks.last = BlockResult(n=10, total_s=0.1)
@@ -214,4 +216,22 @@ def test_time_in_which_the_machine_slept_was_not_measured(monkeypatch: pytest.Mo
     now_s[time.CLOCK_BOOTTIME] += 30.0
     soak.next_block(blocks, check_s=0.0)
     assert soak.unmeasured_s == 30.0
+    soak.collector.close()
+
+
+def test_a_simulated_soak_lasts_as_long_on_the_clock_of_its_world() -> None:
+    soak = soak_of("timing.duration_s=100")
+    counters = CounterReader(soak.setup)
+    blocks = Blocks(soak.setup, soak.collector, counters)
+    soak.begin(lambda reason: pytest.fail("nothing is saved yet"), counters)
+    blocks.last = BlockResult(n=2)
+    begins_ns = np.array([[0, 25], [0, 25]]) * 10**9
+    soak.collector.add_parts("measure", [np.stack([begins_ns, begins_ns + 20 * 10**9], axis=2)])
+    assert soak.next_block(blocks, check_s=0.0) == (1, False, None), "45 s for two"
+    begins_ns += 55 * 10**9
+    soak.collector.add_parts("measure", [np.stack([begins_ns, begins_ns + 20 * 10**9], axis=2)])
+    assert soak.next_block(blocks, check_s=0.0)[2] is None, "90 s"
+    soak.collector.add_parts("measure", [np.stack([begins_ns, begins_ns + 20 * 10**9], axis=2)])
+    assert soak.next_block(blocks, check_s=0.0)[2] == "duration", "135 s"
+    assert soak.unmeasured_s == 0.0
     soak.collector.close()
