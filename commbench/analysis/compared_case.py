@@ -102,8 +102,8 @@ class ComparedCase:
     @property
     def differing(self) -> list[str]:
         """The variables in which the sides differ."""
-        base, new = map(vars, self.rows)
-        return [name for name in NAMES if base[name] != new[name]]
+        base, new = self.rows
+        return [name for name in NAMES if getattr(base, name) != getattr(new, name)]
 
     def text(self, name: str) -> str:
         """The value of a variable; `BASE -> NEW` where the sides differ."""

@@ -199,17 +199,13 @@ def save(side: Side, target: str | Path) -> None:
     import pyarrow.parquet as pq
 
     metadata = {b"schema_version": str(SCHEMA_VERSION), RUNS: json.dumps(side.runs)}
-    schema = arrow_schema("cases")
+    schema = arrow_schema("cases").with_metadata(metadata)
     path = Path(target)
     aside = path.with_name(f".{path.name}.tmp")
     try:
-        table = pa.Table.from_pylist([vars(row) for row in side.rows], schema)
-        pq.write_table(
-            table.replace_schema_metadata(metadata),
-            aside,
-            compression="zstd",
-            write_page_checksum=True,
-        )
+        columns = {name: [getattr(row, name) for row in side.rows] for name in schema.names}
+        table = pa.table(columns, schema)
+        pq.write_table(table, aside, compression="zstd", write_page_checksum=True)
         publish(aside, path)
     except OSError as error:
         raise ConfigError(f"--save {target} can't be written: {first_line(error)}") from error

@@ -93,10 +93,12 @@ def read_results(paths: Sequence[Paths], benchmark: str | None = None) -> Result
         for source in sources
         if source.path.is_dir()
     }
-    found = [feature.comparisons(paths, benchmark) for feature in features()]
-    comparisons = itertools.chain.from_iterable(each for each, _ in found)
-    left_out = itertools.chain.from_iterable(reasons for _, reasons in found)
-    return Results(rows, records, folders, (*problems, *left_out), tuple(comparisons))
+    comparisons: list[Comparison] = []
+    for feature in features():
+        found, left_out = feature.comparisons(paths, benchmark)
+        comparisons += found
+        problems += left_out
+    return Results(rows, records, folders, tuple(problems), tuple(comparisons))
 
 
 def counts_text(results: Results) -> str:

@@ -9,7 +9,7 @@ import pytest
 from simulated_words import NOISY_RUN
 
 import commbench
-from commbench.features.ramps.feature import costs, histogram, ramps_s
+from commbench.features.ramps.reporting import costs, histogram, ramps_s
 from commbench.report.summary import Summary, read_results
 
 FIRST_S = 0.25

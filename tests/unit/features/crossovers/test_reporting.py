@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 from size_rows import rows_of, size_rows
 
-from commbench.features.crossovers.feature import all_backends, choices
+from commbench.features.crossovers.reporting import all_backends, choices
 from commbench.report.summary import MOST_SENTENCES, Results, Summary
 
 SIZES = [8, 16, 32, 64]
