@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from commbench.core.errors import ConfigError
 from commbench.core.terminal import first_line
-from commbench.core.texts import meant
+from commbench.core.texts import meant, some_of
 from commbench.core.units import natural_key, value_text
 from commbench.core.variables import MAPS, NAMES, SIZES, Options
 from commbench.results.columns import SCHEMA_VERSION, arrow_schema
@@ -125,7 +125,7 @@ def read_side(name: str, source: Source | Sequence[Source]) -> Side:
             tables.append(part.cases)
     if not tables:
         raise ConfigError(
-            f"{name} has nothing to compare: {'; '.join(problems) or 'no cases in it'}"
+            f"{name} has nothing to compare: {'; '.join(some_of(problems)) or 'no cases in it'}"
         )
     label = ", ".join(
         str(given) if isinstance(given, (str, Path)) else "a data frame" for given in sources

@@ -70,7 +70,7 @@ def sides_text(texts: Iterable[str]) -> str:
     return " -> ".join(dict.fromkeys(text or "none" for text in texts))
 
 
-def some_of(texts: Sequence[str], most: int) -> list[str]:
+def some_of(texts: Sequence[str], most: int = 3) -> list[str]:
     """The first of them, and how many are left: `a`, `b`, `and 3 more`."""
     left = len(texts) - most
     return [*texts[:most], f"and {left} more"] if left > 0 else list(texts)

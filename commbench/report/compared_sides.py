@@ -70,10 +70,9 @@ def side_lines(*sides: Side) -> list[str]:
         lines.append(f"{side.name:4} {side.label}: {count}, {len(side.rows)} rows{bad}")
         hosts = sorted({row.hosts for row in side.rows if row.hosts is not None})
         if len(hosts) > 1:
-            listed = "; ".join(hosts[:3]) + ("; ..." if len(hosts) > 3 else "")
             lines.append(
                 f"     note: its launches ran on {len(hosts)} sets of hosts and are taken together:"
-                f" {listed}"
+                f" {'; '.join(some_of(hosts))}"
             )
         lines += [f"     note: {problem}" for problem in side.problems]
     return lines

@@ -20,6 +20,7 @@ from commbench.analysis.machines import Machine, machines_of, rank_differences, 
 from commbench.analysis.pairs.findings import findings, told_once
 from commbench.analysis.pairs.judgement import JudgedMatrix, judged_matrices
 from commbench.core.errors import ConfigError
+from commbench.core.texts import some_of
 from commbench.core.units import plural
 from commbench.core.variables import MAPS, NAMES
 from commbench.results.columns import grouped
@@ -76,9 +77,9 @@ def read_results(paths: Sequence[Paths], benchmark: str | None = None) -> Result
     is left."""
     sources, problems = read_cases(paths)
     if not sources:
-        reasons = "; ".join(problems)
         raise ConfigError(
-            f"nothing to report: {reasons}; give a folder with runs or a parquet file of cases"
+            f"nothing to report: {'; '.join(some_of(problems))}; give a folder with"
+            " runs or a parquet file of cases"
         )
     every = newest_rows(source.cases for source in sources)
     rows = [row for row in every if benchmark in (None, row.benchmark)]

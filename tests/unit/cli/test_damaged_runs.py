@@ -62,6 +62,19 @@ def test_a_damaged_record_is_refused_by_every_reader_alike(
         assert str(run) in lines[0], reader
 
 
+def test_of_many_damaged_runs_the_first_three_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(9):
+        folder = tmp_path / f"run{number}"
+        folder.mkdir()
+        DAMAGES["of another version"](folder / "run.json")
+    for reader in ("report", "compare"):
+        assert main(words_of(reader, tmp_path)) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.count("schema version 99") == 3 and "and 6 more" in line, reader
+
+
 def test_a_finished_run_without_its_cases_says_so(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
