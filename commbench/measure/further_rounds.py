@@ -39,7 +39,7 @@ class FurtherRounds(Protocol):
     """The rounds of a run, the same on all ranks; rank 0 decides how many."""
 
     def choose(self, result: SearchResult | None) -> int:
-        """How many rounds the run has, on rank 0; None ends it."""
+        """How many rounds the run has, on rank 0."""
 
     def following(self, rounds: int, library: str | None) -> tuple[Planned, ...]:
         """The cases of the next of so many rounds: new cases; if there are none, the earlier ones

@@ -107,7 +107,7 @@ class FirstRounds:
     def _noise(self, aspects: list[int]) -> Numbers:
         """The differences of all times from the typical lower quartile; those of a suspect from its
         own."""
-        times = RankTimes(self.times.most.table[aspects])
+        times = RankTimes(self.times.without_most.table[aspects])
         usual = np.where(self.is_suspect[aspects], times.quartile, typical(times.quartile))
         noise = times.table - usual[:, :, None]
         return noise[~np.isnan(noise)]

@@ -39,10 +39,11 @@ class Excess:
 
 def excess_of(times: TimesWithoutHop, cluster: Cluster, level: float) -> Excess:
     """`level` is the probability that the lower bound is above the true value; for the upper one it
-    is MISSED. The more the times between switches share, the less is a rank's own."""
-    lower = _excess_of_ranks(times.most, cluster, level)
-    upper = _excess_of_ranks(times.least, cluster, level)
-    return Excess(lower.value, lower.low, upper.high, lower.times)
+    is MISSED. The more the times between switches share, the less is a rank's own: what is least
+    its own gives the value and the lower bound, what is most its own the upper one."""
+    least_own = _excess_of_ranks(times.without_most, cluster, level)
+    most_own = _excess_of_ranks(times.without_least, cluster, level)
+    return Excess(least_own.value, least_own.low, most_own.high, least_own.times)
 
 
 def _excess_of_ranks(times: RankTimes, cluster: Cluster, level: float) -> Excess:
@@ -51,13 +52,14 @@ def _excess_of_ranks(times: RankTimes, cluster: Cluster, level: float) -> Excess
     low = times.picked(places[times.counts, 0])
     high = times.picked(places[times.counts, 1])
     value = times.quartile
-    # if one of its partners is slow, the quartile of a good rank's other times is further down
-    clean = typical(times.at_share(QUARTILE * (1 - 1 / cluster.partners)))
     usual = typical(value)
-    wide = value + cluster.widening * (high - value)
+    # if one of its partners is slow, the quartile of a good rank's other times is further down
+    usual_beside_slow = typical(times.at_share(QUARTILE * (1 - 1 / cluster.partners)))
+    # of few nodes the typical one is not well known
+    widened_high = value + cluster.widening * (high - value)
     return Excess(
         value - usual,
         np.where(np.isnan(low), -np.inf, low - usual),
-        np.where(np.isnan(high), np.inf, wide - clean),
+        np.where(np.isnan(high), np.inf, widened_high - usual_beside_slow),
         times.counts,
     )

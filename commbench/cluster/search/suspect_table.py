@@ -1,5 +1,6 @@
-"""The text at the end of a search: the bad and the undecided nodes with the options that leave bad
-ones out of a job, their evidence, and how it was decided."""
+"""What a search has found, with the names of its nodes: as the record in run.json and as the text
+at its end, with the options that leave bad nodes out of a job, the evidence, and how it was
+decided."""
 
 from __future__ import annotations
 

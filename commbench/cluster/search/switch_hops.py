@@ -17,11 +17,11 @@ SIMILAR_ERROR = 1.1  # of two explanations of the same times: noise decides betw
 
 @dataclass(frozen=True, eq=False)
 class TimesWithoutHop:
-    """Of each rank, without the least and without the most that times between switches may
-    share."""
+    """The times of each rank, without the least and without the most that times between switches
+    may share."""
 
-    least: RankTimes
-    most: RankTimes
+    without_least: RankTimes
+    without_most: RankTimes
 
 
 @dataclass(frozen=True, eq=False)
