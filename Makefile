@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
-INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# what is imported is compiled then: to compile all of torch takes half of the installation
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 # three processes, whatever the machine has: the bounds of tests are for worlds of 4 ranks on 2 cores
 PARALLEL = $(BIN)/python -m pytest --numprocesses 3 --dist worksteal
 # tests of the repository itself: README, notebooks, Dockerfile, manifests, tools
