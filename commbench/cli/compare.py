@@ -13,6 +13,7 @@ from commbench.analysis.compared_case import ComparedCase
 from commbench.analysis.sides import Side, by_each_value, parse_by, read_side, save, select_rows
 from commbench.core.errors import ConfigError
 from commbench.core.terminal import Terminal, paragraphs, printable
+from commbench.core.texts import sides_text
 from commbench.core.units import plural
 from commbench.report.compare_text import (
     caption,
@@ -112,8 +113,9 @@ def _print_compared(
 
 def _of_setting(rules: Rules) -> str:
     """`label A -> B: `, where several settings are compared with BASE; else empty."""
-    first = rules.by[0] if rules.settings > 1 else None
-    return "" if first is None else f"{first.name} {' -> '.join(first.texts)}: "
+    if rules.settings <= 1:
+        return ""
+    return f"{rules.by[0].name} {' -> '.join(rules.by[0].texts)}: "
 
 
 def _saved(new: Side, target: str, first: bool = False) -> int:
@@ -200,13 +202,15 @@ def _junit_cases(
 ) -> list[JunitCase]:
     """A case for each; skipped are those without a verdict, or UNDECIDED, that do not fail."""
     # the first run of a case may have had other hosts: no part of its name
-    names = case_names([replace(case.variables, label=None, hosts=None) for case in cases])
+    names = [
+        case_names([replace(row, label=None, hosts=None) for row in rows])
+        for rows in zip(*(case.rows for case in cases), strict=True)
+    ]
     failing = {VERDICTS_OF[word] for word in failures & VERDICTS_OF.keys()}
     lost = MISSING_CASE if MISSING_CASE in failures else ""
-    setting = _of_setting(rules)
     return [
-        _junit_case(case, f"{setting}{name}", failing, lost)
-        for case, name in zip(cases, names, strict=True)
+        _junit_case(case, f"{_of_setting(rules)}{sides_text(of_sides)}", failing, lost)
+        for case, *of_sides in zip(cases, *names, strict=True)
     ]
 
 

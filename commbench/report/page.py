@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from commbench.core.texts import some_of, span_text
+from commbench.core.units import plural
 
 from .section import Figure, Section, clean
-from .summary import Summary, counts_text
+from .summary import Summary
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -20,12 +21,12 @@ MOST_HOSTS = 8
 
 def page(summary: Summary, sections: Sequence[Section]) -> str:
     """The whole document."""
-    about = [*_origin(summary), counts_text(summary.results)]
-    return environment().get_template("page.html.j2").render(about=about, sections=sections)
+    template = environment().get_template("page.html.j2")
+    return template.render(about=_about(summary), sections=sections)
 
 
-def _origin(summary: Summary) -> Iterator[str]:
-    """When, where and under which label the runs were made."""
+def _about(summary: Summary) -> Iterator[str]:
+    """When, where and under which label the runs were made, and how many they are."""
     records = summary.results.records
     days = [str(record["started_at"])[:10] for record in records if record.get("started_at")]
     if days:
@@ -33,9 +34,11 @@ def _origin(summary: Summary) -> Iterator[str]:
     hosts = list(dict.fromkeys(host for machine in summary.machines for host in machine.hosts))
     if hosts:
         yield f"{'hosts' if len(hosts) > 1 else 'host'} {', '.join(some_of(hosts, MOST_HOSTS))}"
-    labels = sorted({row.label for row in summary.results.rows if row.label})
+    rows = summary.results.rows
+    labels = sorted({row.label for row in rows if row.label})
     if labels:
         yield f"label {', '.join(labels)}"
+    yield f"{plural(len(rows), 'case', 'cases')} of {plural(len(records), 'run', 'runs')}"
 
 
 @functools.cache

@@ -102,14 +102,6 @@ def read_results(paths: Sequence[Paths], benchmark: str | None = None) -> Result
     return Results(rows, records, folders, tuple(problems), tuple(comparisons))
 
 
-def counts_text(results: Results) -> str:
-    """6 cases of 1 run."""
-    return (
-        f"{plural(len(results.rows), 'case', 'cases')} of"
-        f" {plural(len(results.records), 'run', 'runs')}"
-    )
-
-
 class Lost(NamedTuple):
     """Cases without a number: how many have this status and reason, and the names of the first
     ones."""

@@ -453,3 +453,15 @@ def test_junit_has_the_verdicts(
     kinds = {each.get("type") for each in suite.findall("testcase/failure")}
     assert kinds == ({"SLOWER"} if failures else set())
     assert len({case.get("name") for case in suite.findall("testcase")}) == 4
+
+
+def test_a_junit_case_is_named_with_both_sides(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, layout in enumerate(("1x2", "2x1")):
+        words = (f"layout={layout}", "benchmark=all_reduce", "sizes=[8]")
+        measured(tmp_path, 0, number, *words)
+    file = tmp_path / "compare.xml"
+    run_compare(capsys, str(tmp_path), "--by", "layout=1x2:2x1", "--junit", str(file))
+    (case,) = ElementTree.parse(file).findall(".//testcase")
+    assert case.get("name") == "all_reduce 1x2 8 B -> all_reduce 2x1 8 B"
