@@ -106,10 +106,11 @@ def strategy_of(setup: VisitSetup) -> TimingStrategy:
 
 def case_columns(planned: Planned, node_of: NodeOf) -> dict[str, Any]:
     """The columns of a row that its case tells."""
-    columns: dict[str, Any] = {}
-    for feature in features():
-        columns.update(feature.of_case(planned, node_of))
-    return columns
+    return {
+        name: value
+        for feature in features()
+        for name, value in feature.of_case(planned, node_of).items()
+    }
 
 
 def merges() -> Merges:

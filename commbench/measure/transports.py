@@ -83,8 +83,10 @@ class TransportEvidence:
         InfiniBand or RoCE port. Within a node round trips are so short that windows grow within
         milliseconds.
         """
-        large = planned.case.message_bytes >= SLOW_START_BYTES
-        if Layout.parse(planned.case.layout).nodes < 2 or not (large or planned.case.is_stream):
+        may_grow = (
+            planned.case.message_bytes >= SLOW_START_BYTES or planned.shape.headline == "receiver"
+        )
+        if not may_grow or Layout.parse(planned.case.layout).nodes < 2:
             return False
         transport = (self.of(planned)["transport"] or "").lower()
         if any(name in transport for name in TCP_NAMES):

@@ -21,8 +21,9 @@ MOST_HOSTS = 8
 
 def page(summary: Summary, sections: Sequence[Section]) -> str:
     """The whole document."""
-    template = environment().get_template("page.html.j2")
-    return template.render(about=_about(summary), sections=sections)
+    return (
+        environment().get_template("page.html.j2").render(about=_about(summary), sections=sections)
+    )
 
 
 def _about(summary: Summary) -> Iterator[str]:

@@ -94,7 +94,7 @@ def read_results(paths: Sequence[Paths], benchmark: str | None = None) -> Result
         for source in sources
         if source.path.is_dir()
     }
-    comparisons: list[Comparison] = []
+    comparisons = list[Comparison]()
     for feature in features():
         found, left_out = feature.comparisons(paths, benchmark)
         comparisons += found
