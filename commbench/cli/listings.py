@@ -67,7 +67,7 @@ def keys_text(config_dir: str | None = None) -> str:
 def operations_text(config_dir: str | None = None) -> str:
     """`commbench --operations`: a table of what each backend can measure and in which form."""
     overrides = [
-        "backend=simulated",
+        "backend=gloo",
         "benchmark=all",
         "in_place=[true,false]",
         "layout=1x4",

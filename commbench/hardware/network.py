@@ -32,6 +32,7 @@ from .sources import (
 )
 
 LOOPBACK = "127.0.0.1"
+BACKLOG = 1024  # of a listener: all ranks of a world connect at once
 INTERFACE_NAME = re.compile(r"[^/\s]{1,15}")  # IFNAMSIZ, linux/if.h
 ANY_PORT = 9  # connecting a UDP socket sends nothing: the kernel only looks up the route
 UNKNOWN_SPEEDS = (0, -1, 2**32 - 1, 65535)  # as drivers report them
@@ -252,6 +253,10 @@ def own_address(host: str) -> str | None:
 
 def is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def socket_family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def collect(root: Path = ROOT) -> Facts:

@@ -29,10 +29,9 @@ from pathlib import Path
 
 from commbench.core.extras import is_installed
 from commbench.core.protocols import Launcher
-from commbench.hardware.network import LOOPBACK
+from commbench.hardware.network import BACKLOG, LOOPBACK
 
 from .output import LOG
-from .peer_listener import BACKLOG
 from .running_world import RunningWorld
 from .signals import SIGNAL_STATUS, die_with_parent, ignore_terminal
 

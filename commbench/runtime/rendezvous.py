@@ -25,14 +25,15 @@ from commbench.core.layout import Layout
 from commbench.core.protocols import Backend, Control
 from commbench.hardware.mpi_library import launcher_mismatch, load_mpi
 from commbench.hardware.network import (
+    BACKLOG,
     is_loopback,
     meeting_address,
     network_advice,
     own_address,
+    socket_family,
 )
 from commbench.hardware.sources import read_line, read_link
 
-from .peer_listener import BACKLOG, socket_family
 from .start_limit import ends_within
 from .store import KeyValueStore, connected, hosted_store
 

@@ -3,7 +3,7 @@
 Worlds of 1 and 3 ranks are in `make test`: no other number finds what neither of them does so far.
 Those of MPI have 3, and the native engine: tests/unit/backends/test_mpi.py runs every step of both.
 
-A new YAML in conf/backend or conf/benchmark is tested here without a new test.
+A new YAML in a folder `backend` or `benchmark` is tested here without a new test.
 """
 
 from __future__ import annotations

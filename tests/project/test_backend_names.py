@@ -1,17 +1,25 @@
-"""No backend is named outside of backends/."""
+"""No backend is named outside of backends/ and the features that have one."""
 
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 from loops import for_each
-from places import BACKENDS, PACKAGES
+from places import BACKENDS, PACKAGES, ROOT
 
 FILES = {
     str(file.relative_to(package.parent)): file.read_text()
     for package in PACKAGES
     for file in sorted(package.rglob("*.py"))
 }
+# of a feature: FOLDER/backend/NAME.yaml
+FOLDERS = {str(file.parents[1].relative_to(ROOT)) for file in BACKENDS.values()}
+OUTSIDE = [
+    name
+    for name in FILES
+    if not name.startswith("commbench/backends/") and str(Path(name).parent) not in FOLDERS
+]
 
 
 def decisions(source: str) -> list[str]:
@@ -41,7 +49,7 @@ def decisions(source: str) -> list[str]:
     return lines
 
 
-@for_each("file", [name for name in FILES if not name.startswith("commbench/backends/")])
+@for_each("file", OUTSIDE)
 def test_no_backend_is_named_outside_of_backends(file: str) -> None:
     assert decisions(FILES[file]) == []
 
@@ -59,5 +67,5 @@ def test_what_the_simulated_world_is_stands_in_one_place() -> None:
     """`Case.has_model_clock`, `Backend.hosts_ranks`, `World.is_hosted`."""
     words = ('"virtual"', 'launchers == "none"', 'launchers != "none"')
     places = {file for file, source in FILES.items() for word in words if word in source}
-    expected = {"core/variables.py", "core/protocols.py", "backends/simulated/backend.py"}
+    expected = {"core/variables.py", "core/protocols.py", "features/simulated/backend.py"}
     assert places == {f"commbench/{file}" for file in expected}

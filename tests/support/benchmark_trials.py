@@ -8,11 +8,11 @@ from typing import Any
 
 from sample_cases import CASE
 
-from commbench.backends.simulated.backend import Simulated
-from commbench.backends.simulated.model import Model
 from commbench.core.case import Benchmark
 from commbench.core.program import Pattern, Program
 from commbench.core.variables import Case
+from commbench.features.simulated.backend import Simulated
+from commbench.features.simulated.model import Model
 from commbench.runtime.control import hosted_world
 
 Held = tuple[int, str]  # rank, buffer

@@ -10,10 +10,10 @@ import numpy as np
 from connected_ranks import connected
 from rank_threads import SOON_S, no_error, together
 
-from commbench.backends.tcp.backend import Tcp, TcpCommunicator
 from commbench.core.case import World
 from commbench.core.program import Program
 from commbench.core.variables import Mode
+from commbench.features.tcp.backend import Tcp, TcpCommunicator
 from commbench.runtime.control import StoreControl
 
 

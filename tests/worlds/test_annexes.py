@@ -21,6 +21,7 @@ ANNEX = "cluster"
 FEATURES = tuple(
     f"features/{folder.parent.name}" for folder in sorted(PACKAGE.glob("features/*/__init__.py"))
 )
+SIMULATED = "features/simulated"  # the world of most jobs here
 FEW = ("timing=fixed", "timing.repetitions=5", "sizes=[8]", "layout=1x2")
 
 
@@ -47,7 +48,7 @@ def run(tree: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[st
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=100)
 
 
-@pytest.mark.parametrize("deleted", [ANNEX, *FEATURES])
+@pytest.mark.parametrize("deleted", [ANNEX, *(name for name in FEATURES if name != SIMULATED)])
 def test_a_simulated_job_and_its_readers_need_neither_annex_nor_feature(
     deleted: str, tmp_path: Path
 ) -> None:
@@ -69,7 +70,12 @@ def test_a_simulated_job_and_its_readers_need_neither_annex_nor_feature(
 
 # one stands for all in `make test`: the ranks import what the simulated job does, and their library
 @pytest.mark.parametrize(
-    "deleted", [ANNEX, *(pytest.param(name, marks=pytest.mark.long) for name in FEATURES)]
+    "deleted",
+    [
+        ANNEX,
+        SIMULATED,
+        *(pytest.param(name, marks=pytest.mark.long) for name in FEATURES if name != SIMULATED),
+    ],
 )
 def test_a_world_needs_neither_annex_nor_feature(deleted: str, tmp_path: Path) -> None:
     tree = without(tmp_path, deleted)
@@ -210,6 +216,7 @@ SOAK = ("timing=soak", "timing.duration_s=0.02", "timing.interval_s=0.005", "lay
         ("overlap", ("overlap=sleep", *FEW), "sleep"),
         ("accuracy", ("payload=rounding", *FEW), "rounding"),
         ("streams", SOAK, "all_reduce"),
+        ("simulated", FEW, "simulated"),
     ],
 )
 def test_rows_of_a_feature_are_read_without_it(

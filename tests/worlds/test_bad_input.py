@@ -105,10 +105,10 @@ ONE_LINE = {
     "backend=mpi backend.threads=foo": "backend.threads=foo is unknown; allowed: single, funneled",
     "~backend": "backend=None has no _target_",
     "backend._target_=commbench.benchmarks.all_reduce.AllReduce": "is outside commbench.backends.*",
-    "backend._target_=commbench.backends.tcp.backend.SocketOptions": (
+    "backend._target_=commbench.features.tcp.backend.SocketOptions": (
         "is not a dataclass that can be imported: SocketOptions is not defined"
     ),
-    "backend._target_=commbench.backends.tcp.lowering.SocketOptions": (
+    "backend._target_=commbench.features.tcp.lowering.SocketOptions": (
         "Key 'library' not in 'SocketOptions'"
     ),
     "timing._target_=commbench.config.settings.Budget": (

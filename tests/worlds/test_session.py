@@ -487,7 +487,7 @@ def test_pairs_with_oneself_are_measured_or_skipped(
 def test_timed_repetitions_that_move_nothing_are_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from commbench.backends.simulated import virtual
+    from commbench.features.simulated import virtual
 
     real = virtual.VirtualRunner.__call__
 

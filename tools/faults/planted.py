@@ -25,7 +25,6 @@ from combination import FULL_SHM, LAUNCHER, OUTPUT, PARENT, RENAMED, SIGNALS, ST
 from numpy.typing import NDArray
 
 from commbench.backends.mpi.backend import Mpi
-from commbench.backends.tcp.backend import Tcp
 from commbench.backends.torch.gloo import Gloo
 from commbench.benchmarks.all_reduce import AllReduce
 from commbench.benchmarks.p2p_latency import P2PLatency
@@ -33,6 +32,7 @@ from commbench.core.case import World
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Control
 from commbench.core.variables import Case, Device, Mode
+from commbench.features.tcp.backend import Tcp
 from commbench.runtime import rendezvous
 from commbench.runtime.launchers.registry import detect
 

@@ -22,8 +22,8 @@ from typing import Any
 
 from cases import ONE_NODE, TWO_NODES, check, planned
 
-from commbench.backends.tcp.backend import Tcp, TcpCommunicator
 from commbench.core.case import Planned, World
+from commbench.features.tcp.backend import Tcp, TcpCommunicator
 from commbench.runtime.control import StoreControl
 
 TURNS = 4

@@ -13,7 +13,7 @@ from .openers import no_opener, opener_of
 
 
 @dataclass(frozen=True)
-class Opening(OwnStep):
+class CommunicatorStep(OwnStep):
     """A step of a rank. `groups` hold ranks of the case; a communicator is opened for each.
 
     `colour`: the number of this rank's group, as a split takes it; None for a single communicator,
@@ -37,7 +37,7 @@ class Opening(OwnStep):
 
 
 @dataclass(frozen=True)
-class OpenCommunicator(Opening):
+class OpenCommunicator(CommunicatorStep):
     """Returns when it is open."""
 
     def call(self, communicator: Any, engine: Engine) -> Any:
@@ -45,7 +45,7 @@ class OpenCommunicator(Opening):
 
 
 @dataclass(frozen=True)
-class FirstCall(Opening):
+class FirstCall(CommunicatorStep):
     """A barrier of it."""
 
     def call(self, communicator: Any, engine: Engine) -> Any:
@@ -53,7 +53,7 @@ class FirstCall(Opening):
 
 
 @dataclass(frozen=True)
-class CloseCommunicator(Opening):
+class CloseCommunicator(CommunicatorStep):
     """Closes it, and lets go of its memory."""
 
     def call(self, communicator: Any, engine: Engine) -> Any:

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from places import HARDWARE_TEXTS
 
-from commbench.backends.tcp.connection import parse_info
 from commbench.core import secrets, terminal, units
+from commbench.features.tcp.connection import parse_info
 from commbench.hardware import (
     host,
     machine_facts,

@@ -11,10 +11,10 @@ import pytest
 from composed import settings_of
 from numpy.typing import NDArray
 
-from commbench.backends.simulated.backend import SimulatedCommunicator
-from commbench.backends.simulated.virtual import VirtualRunner
 from commbench.core.errors import Unsupported
 from commbench.core.variables import Mode
+from commbench.features.simulated.backend import SimulatedCommunicator
+from commbench.features.simulated.virtual import VirtualRunner
 from commbench.features.streams.soak import Timer
 from commbench.measure.case import CaseVisit
 from commbench.measure.plan import plan

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 from composed import FACTS, settings_of
 
-from commbench.backends.simulated.backend import Simulated, SimulatedCommunicator
+from commbench.features.simulated.backend import Simulated, SimulatedCommunicator
 from commbench.measure.case import CaseVisit
 from commbench.measure.counters import CounterReader
 from commbench.measure.plan import plan

@@ -8,9 +8,9 @@ from datetime import datetime, timezone
 import pytest
 from composed import FACTS, settings_of
 
-from commbench.backends.simulated.backend import Simulated
 from commbench.core.case import CaseGroup
 from commbench.core.layout import Layout
+from commbench.features.simulated.backend import Simulated
 from commbench.measure.reference_case import (
     REFERENCE_REPETITIONS,
     PassReading,

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from commbench.backends.cupy.backend import CupyNccl
 from commbench.backends.torch.nccl import Nccl
 from commbench.core.case import World
 from commbench.core.protocols import Control
 from commbench.core.variables import Device
+from commbench.features.cupy.backend import CupyNccl
 
 ONE_HOST_EACH = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_MNNVL_ENABLE": "0"}
 LOGS = "GPU_CHECK_LOGS"  # folder for NCCL's log of each rank

@@ -35,7 +35,7 @@ def opened(library: str) -> Any:
     it."""
     world, control = hosted_world(1, 1)
     if library == "cupy":
-        from commbench.backends.cupy.backend import CupyNccl
+        from commbench.features.cupy.backend import CupyNccl
 
         return CupyNccl().open(world, control)
     import torch

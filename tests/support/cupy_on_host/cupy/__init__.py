@@ -2,7 +2,7 @@
 gloo for NCCL.
 
 Worlds of backend=cupy_nccl without a GPU. That the real one has these names and takes these
-arguments is compared in tests/unit/backends/test_cupy_lowering.py; what it does, only GPUs can
+arguments is compared in tests/unit/features/cupy/test_lowering.py; what it does, only GPUs can
 show.
 """
 

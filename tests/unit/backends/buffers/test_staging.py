@@ -20,8 +20,6 @@ from hypothesis import strategies as st
 
 from commbench.backends.buffers.memory import HostBuffer
 from commbench.backends.buffers.staging import SUFFIX, PinnedBuffer, staged_program, with_staging
-from commbench.backends.simulated.model import Model
-from commbench.backends.simulated.virtual import VirtualRunner
 from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.program import (
     PINNED,
@@ -41,6 +39,8 @@ from commbench.core.program import (
     WaitAll,
     operation_of,
 )
+from commbench.features.simulated.model import Model
+from commbench.features.simulated.virtual import VirtualRunner
 
 SCENES = gpu_scenes("pinned", ("float32",))
 LOCAL = Copy, WaitAll, Barrier

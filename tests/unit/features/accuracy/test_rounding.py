@@ -10,7 +10,6 @@ import pytest
 from benchmark_trials import case_of
 
 from commbench.backends.buffers.memory import HostBuffer
-from commbench.backends.simulated.backend import Simulated
 from commbench.benchmarks.all_reduce import AllReduce
 from commbench.benchmarks.each_node import OnEachNode
 from commbench.benchmarks.reduce import Reduce
@@ -21,6 +20,7 @@ from commbench.core.program import BufferSpec
 from commbench.core.variables import Case
 from commbench.features.accuracy.rounding import around
 from commbench.features.accuracy.values import summands
+from commbench.features.simulated.backend import Simulated
 
 RANKS = 4
 COUNT = 20_000  # more than two periods

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from commbench.backends.cupy.backend import CupyNccl
-from commbench.backends.simulated.backend import Simulated
 from commbench.backends.torch.gloo import Gloo
 from commbench.core.protocols import Backend
 from commbench.features.communicators.benchmarks import neighbours
 from commbench.features.communicators.steps import OpenCommunicator
 from commbench.features.cuda_copy.backend import CudaCopy
+from commbench.features.cupy.backend import CupyNccl
+from commbench.features.simulated.backend import Simulated
 
 
 def test_groups_of_neighbours_differ_by_one_rank_at_most() -> None:
@@ -25,7 +25,7 @@ def test_groups_of_neighbours_differ_by_one_rank_at_most() -> None:
         (CupyNccl(), None, None),
         (CupyNccl(), 1, "no ncclCommSplit"),
         (Simulated(), 1, None),
-        (CudaCopy(), None, "cuda_copy opens no communicators; use nccl, gloo, mpi, tcp or cupy_nc"),
+        (CudaCopy(), None, "cuda_copy opens no communicators; use nccl, gloo, mpi, cupy_nccl or t"),
     ],
 )
 def test_what_opens_no_communicator_says_so(

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from benchmark_trials import BenchmarkTrial, case_of
 
-from commbench.backends.cupy.backend import CupyNccl
-from commbench.backends.simulated.backend import Simulated
 from commbench.backends.torch.gloo import Gloo
 from commbench.backends.torch.nccl import Nccl
 from commbench.core.program import DEVICE, PINNED, In, Start, WaitAll, operation_of
 from commbench.core.protocols import Backend
 from commbench.core.variables import Case
+from commbench.features.cupy.backend import CupyNccl
 from commbench.features.groups.concurrent import Concurrent
 from commbench.features.groups.measuring import around
+from commbench.features.simulated.backend import Simulated
 
 CONCURRENT = Concurrent()
 GRID = "all_reduce@tp2 + all_gather@dp2=32"

@@ -23,7 +23,7 @@ from commbench.features.overlap.overlapped import (
     compute_time_ns,
     overlap_cases,
 )
-from commbench.features.streams.stream import Stream
+from commbench.features.tcp.stream import Stream
 
 TIMED: tuple[Timed, ...] = ("communication", "compute", "together", "compute_beside")
 

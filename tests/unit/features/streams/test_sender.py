@@ -9,7 +9,7 @@ from typing import cast
 from composed import FACTS, settings_of
 from processes import until
 
-from commbench.backends.simulated.backend import Simulated, SimulatedCommunicator
+from commbench.features.simulated.backend import Simulated, SimulatedCommunicator
 from commbench.features.streams.sender import sender_reader
 from commbench.features.streams.soak import Soak
 from commbench.measure.counters import CounterReader

@@ -7,10 +7,7 @@ from dataclasses import replace
 import pytest
 from places import ROOT
 
-from commbench.backends.cupy.backend import CupyNccl
 from commbench.backends.mpi.backend import Mpi
-from commbench.backends.simulated.backend import Simulated
-from commbench.backends.tcp.backend import Tcp
 from commbench.backends.torch.gloo import Gloo
 from commbench.backends.torch.nccl import Nccl
 from commbench.config.compose import ConfigComposer
@@ -18,7 +15,10 @@ from commbench.config.settings import Settings
 from commbench.core.errors import ConfigError
 from commbench.core.launchers import launchers
 from commbench.core.layout import Layout
+from commbench.features.cupy.backend import CupyNccl
 from commbench.features.ipc_copy.backend import IpcCopy
+from commbench.features.simulated.backend import Simulated
+from commbench.features.tcp.backend import Tcp
 from commbench.runtime.launchers import registry
 from commbench.runtime.launchers.srun import ALLOCATED, Srun
 

@@ -10,8 +10,8 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from commbench.runtime import peer_listener
-from commbench.runtime.peer_listener import GREETING, WELCOME, PeerListener, greet
+from commbench.features.tcp import peer_listener
+from commbench.features.tcp.peer_listener import GREETING, WELCOME, PeerListener, greet
 
 SECRET = bytes(range(16))
 TIMEOUT_S = 2.0  # long enough for a peer on a busy machine to come before it

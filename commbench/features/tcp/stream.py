@@ -9,7 +9,7 @@ from commbench.core.layout import Pair
 from commbench.core.program import BufferSpec, Pattern, Program, View
 from commbench.core.variables import Case
 
-from .tcp import Read, Write, stream_runner
+from .stream_runner import Read, Write, stream_runner
 
 
 class Stream(PointToPoint):

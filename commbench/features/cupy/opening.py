@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from commbench.backends.cupy.backend import CupyCommunicator
+from commbench.backends.opening import Opening
 from commbench.core.program import Group
 from commbench.engines.lowered import Call
+
+from .backend import CupyCommunicator, CupyNccl
 
 
 class CupyOpener:
@@ -40,3 +42,11 @@ class CupyOpener:
         self._device.synchronise()  # the first call may still run
         self._opened.destroy()
         self._opened = None
+
+
+OPENING = Opening(
+    CupyNccl,
+    CupyCommunicator,
+    CupyOpener,
+    no_split="CuPy has no ncclCommSplit; use backend=nccl",
+)

@@ -19,7 +19,6 @@ from commbench.core.units import INT_MAX
 from commbench.core.variables import Case, Device, Ipc, Mode
 from commbench.engines.lowered import Lowered, PythonRunner, has_collectives, with_own_steps
 from commbench.results.network_cards import interface_rails
-from commbench.runtime.peer_listener import PeerListener, PeerStream
 from commbench.runtime.rendezvous import address_for_peers
 
 from .lowering import (
@@ -30,6 +29,7 @@ from .lowering import (
     TcpLowering,
     barrier_partners,
 )
+from .peer_listener import PeerListener, PeerStream
 
 INTERFACE = "COMMBENCH_TCP_INTERFACE"  # exported from the key `interface`
 EXCHANGE_S = 120.0

@@ -19,10 +19,10 @@ from refusals import program_of, refusal
 from sample_cases import GPU_CASE
 from shown_gpus import hgx, libraries, shown_to_cupy
 
-from commbench.backends.cupy.backend import CupyNccl, id_from_json, id_to_json
+from commbench.features.cupy.backend import CupyNccl, id_from_json, id_to_json
 
 QUICK = ["timing=fixed", "timing.repetitions=4", "timing.warmup_repetitions=1", "timing.warmup_s=0"]
-ASK = "from commbench.backends.cupy.backend import CupyNccl; print(CupyNccl().missing('cuda'))"
+ASK = "from commbench.features.cupy.backend import CupyNccl; print(CupyNccl().missing('cuda'))"
 LOADED = "import sys; print(sorted({'torch', 'cupy'} & set(sys.modules)))"
 CASE = replace(GPU_CASE, timer="graph", dtype="bfloat16", reduction="sum")
 
@@ -96,7 +96,7 @@ def test_a_cupy_for_a_newer_driver_is_the_reason(
 
 def test_counters_are_those_of_the_pci_bus_id(stand_in: dict[str, str]) -> None:
     code = (
-        "import commbench.backends.cupy.backend as c; from types import SimpleNamespace as"
+        "import commbench.features.cupy.backend as c; from types import SimpleNamespace as"
         " S;c.Monitor = lambda name: S(readings=lambda: {name: 1.0});"
         " print(sorted(c.CupyDevice(1).readings()))"
     )

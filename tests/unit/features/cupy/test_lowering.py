@@ -22,7 +22,6 @@ from nccl_on_host import COLLECTIVES, MESSAGES, Communicator, Device, Entry, Ncc
 from step_trials import SLOTS, Trials, allocated, wrong
 
 from commbench.backends.buffers.memory import HostBuffer
-from commbench.backends.cupy.lowering import NCCL_UNSUPPORTED, CupyLowering, start_missing
 from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.payload import DTYPES
 from commbench.core.program import (
@@ -40,6 +39,7 @@ from commbench.core.program import (
 )
 from commbench.engines.device import HostSync
 from commbench.engines.lowered import Lowered, form_missing, reduced_float8
+from commbench.features.cupy.lowering import NCCL_UNSUPPORTED, CupyLowering, start_missing
 
 SPEC = BufferSpec("data", 6, "float32", slots=3)
 DATA = View("data")

@@ -18,11 +18,12 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.backends.tcp.connection import Connection, ThreadPool
-from commbench.backends.tcp.lowering import TcpLowering
 from commbench.core.program import Barrier, Program, Recv, Send
 from commbench.core.variables import Mode, StreamThreads
 from commbench.engines.lowered import Call, measured_calls, now_ns
+
+from .connection import Connection, ThreadPool
+from .lowering import TcpLowering
 
 
 @dataclass(frozen=True)

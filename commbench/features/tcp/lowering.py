@@ -38,13 +38,7 @@ from commbench.core.program import (
 )
 from commbench.engines.compute import compute_call
 from commbench.engines.lowered import NO_CALL, Call, Rotating
-from commbench.runtime.peer_listener import (
-    PeerListener,
-    PeerStream,
-    greet,
-    set_buffers,
-    socket_family,
-)
+from commbench.hardware.network import socket_family
 
 from .connection import (
     Connection,
@@ -54,6 +48,7 @@ from .connection import (
     io_vectors,
     tcp_info,
 )
+from .peer_listener import PeerListener, PeerStream, greet, set_buffers
 
 BARRIER = -1  # the stream of the barriers' bytes
 OPENED = -2  # and of connections that are made while the clock runs

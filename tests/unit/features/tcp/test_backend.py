@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from processes import need
 
-from commbench.backends.tcp.backend import Tcp
 from commbench.core.errors import ConfigError
 from commbench.core.units import format_number
 from commbench.features.streams.ramp import ramp_of
+from commbench.features.tcp.backend import Tcp
 from commbench.stats.series import SMALLEST_INTERVAL
 
 FIXED = (

@@ -16,12 +16,12 @@ import pytest
 from rank_threads import SOON_S, no_error, together
 from tcp_ranks import Rank, content, opened
 
-from commbench.backends.tcp.backend import Tcp, TcpCommunicator
-from commbench.backends.tcp.connection import Connection
 from commbench.core.errors import CommunicationError
 from commbench.core.program import BufferSpec, Program, View
 from commbench.core.variables import StreamThreads
-from commbench.features.streams.tcp import (
+from commbench.features.tcp.backend import Tcp, TcpCommunicator
+from commbench.features.tcp.connection import Connection
+from commbench.features.tcp.stream_runner import (
     Lane,
     Marks,
     Read,

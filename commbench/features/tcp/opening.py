@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from commbench.backends.tcp.backend import TcpCommunicator
-from commbench.backends.tcp.lowering import OPENED, barrier_partners, disseminate
+from commbench.backends.opening import Opening
 from commbench.core.program import Group
 from commbench.engines.lowered import Call
+
+from .backend import Tcp, TcpCommunicator
+from .lowering import OPENED, barrier_partners, disseminate
 
 
 class TcpOpener:
@@ -38,3 +40,6 @@ class TcpOpener:
 
     def _keys(self, members: Group) -> list[tuple[int, int]]:
         return [(self._ranks[peer], OPENED) for peer in members if peer != self._rank]
+
+
+OPENING = Opening(Tcp, TcpCommunicator, TcpOpener)

@@ -15,8 +15,6 @@ import sample_cases
 from benchmark_trials import BenchmarkTrial
 from step_trials import REDUCE, Trials, allocated, wrong
 
-from commbench.backends.simulated.backend import Simulated
-from commbench.backends.simulated.model import Model
 from commbench.benchmarks.all_reduce import AllReduce as AllReduceBenchmark
 from commbench.benchmarks.memory_copy import CopyD2D, CopyD2H, CopyH2D, CopyH2DD2H
 from commbench.benchmarks.p2p_bandwidth import ACK_BYTES, P2PBandwidth
@@ -47,6 +45,8 @@ from commbench.core.program import (
     operation_of,
 )
 from commbench.core.variables import Case, Mode
+from commbench.features.simulated.backend import Simulated
+from commbench.features.simulated.model import Model
 from commbench.runtime.control import hosted_world
 from commbench.stats.series import lag1
 

@@ -10,7 +10,7 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commbench.backends.tcp.connection import (
+from commbench.features.tcp.connection import (
     INFO_BYTES,
     INFO_FIELDS,
     MAX_VIEWS,

@@ -17,11 +17,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from commbench.hardware.network import BACKLOG, socket_family
+
 GREETING = struct.Struct("!16sIi")  # the secret, the rank that connects, which of its connections
 WELCOME = b"\x06"
 GREETING_TIMEOUT_S = 5.0
 MAX_PENDING = 256  # connections that have not sent their greeting yet
-BACKLOG = 1024  # all ranks of a world connect at once
 LISTENER_POLL_S = 0.5
 ACCEPT_RETRY_S = 0.01
 
@@ -34,10 +35,6 @@ class PendingPeer:
     socket: socket.socket
     deadline_s: float
     received: bytes = b""
-
-
-def socket_family(address: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def greet(connected: socket.socket, secret: bytes, rank: int, stream: int = 0) -> None:

@@ -18,8 +18,6 @@ from hypothesis import strategies as st
 from rank_threads import SOON_S, no_error, together
 from tcp_ranks import Rank, content, enter, opened
 
-from commbench.backends.tcp.backend import Tcp, TcpCommunicator
-from commbench.backends.tcp.lowering import barrier_partners, cut
 from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.program import (
     AllReduce,
@@ -34,6 +32,8 @@ from commbench.core.program import (
     View,
     WaitAll,
 )
+from commbench.features.tcp.backend import Tcp, TcpCommunicator
+from commbench.features.tcp.lowering import barrier_partners, cut
 
 MIB = 1 << 20
 Work = Callable[[TcpCommunicator], Any]
