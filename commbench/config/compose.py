@@ -74,7 +74,7 @@ def working_folder() -> Path:
 
 
 class FeatureFiles(SearchPathPlugin):
-    """Operations, backends, experiments, writers and timings lie with their features."""
+    """Operations, backends, launchers, experiments, writers and timings lie with their features."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         for package in parts():

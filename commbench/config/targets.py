@@ -24,7 +24,7 @@ OWN_TARGETS = {  # group -> prefixes of the targets that need no permission
     "backend": ("commbench.backends.", "commbench.features."),
     "benchmark": ("commbench.benchmarks.", "commbench.features.", "commbench_replay."),
     "writer": ("commbench.results.", "commbench.report.", "commbench.features."),
-    "launcher": ("commbench.runtime.launchers.",),
+    "launcher": ("commbench.runtime.launchers.", "commbench.features."),
     "timing": ("commbench.config.settings.Timing",),
 }
 CONTRACTS = {"backend": Backend, "benchmark": Benchmark, "writer": Writer, "launcher": Launcher}

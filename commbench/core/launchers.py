@@ -1,5 +1,6 @@
-"""All launchers. A file of conf/launcher names the class of each, and the class says all that other
-code has to know of it (`Launcher` in protocols.py), so nothing else names one."""
+"""All launchers. A file of a folder `launcher`, in conf or a feature, names the class of each, and
+the class says all that other code has to know of it (`Launcher` in protocols.py), so nothing else
+names one."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from importlib.resources import files
 from itertools import chain
 from typing import Any
 
+from .annexes import parts
 from .protocols import Launcher, RankVariables
 
 
@@ -22,9 +24,10 @@ def target_of(text: str) -> Any:
 
 @cache
 def launchers() -> tuple[Launcher, ...]:
-    """An instance for each file in conf/launcher that names a class, by precedence."""
-    folder = files("commbench.conf") / "launcher"
-    texts = (file.read_text() for file in folder.iterdir() if file.name.endswith(".yaml"))
+    """An instance for each file that names a class, by precedence."""
+    folders = (files(package) / "launcher" for package in ("commbench.conf", *parts()))
+    found = (file for folder in folders if folder.is_dir() for file in folder.iterdir())
+    texts = (file.read_text() for file in found if file.name.endswith(".yaml"))
     built = (kind() for kind in map(target_of, texts) if kind is not None)
     return tuple(sorted(built, key=lambda launcher: launcher.precedence))
 

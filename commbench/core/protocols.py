@@ -303,8 +303,8 @@ class Launcher(Protocol):
     """A program that starts ranks: how it is called, how its ranks are recognised and where they
     meet.
 
-    Launchers inherit from this class for its defaults. `_target_` of conf/launcher/NAME.yaml is the
-    class of launcher NAME.
+    Launchers inherit from this class for its defaults. `_target_` of a file launcher/NAME.yaml is
+    the class of launcher NAME.
     """
 
     name: ClassVar[str]

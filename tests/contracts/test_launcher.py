@@ -1,15 +1,16 @@
-"""Every file of conf/launcher: a command line for this machine, and a real world for every backend
+"""Every launcher: a command line for this machine, and a real world for every backend
 that allows it."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from composed import written_in
-from places import ROOT
+from places import BACKENDS, LAUNCHERS
 
 from commbench.cli.main import main
 from commbench.config.compose import ConfigComposer, resolved
@@ -27,24 +28,24 @@ QUICK = (
 )
 
 
-def built(group: str) -> list[Any]:
+def built(group: str, files: Mapping[str, Path]) -> list[Any]:
     """What the files of a group make, without composing: this is asked at each collection of
     tests."""
-    files = sorted((ROOT / "conf" / group).glob("*.yaml"))
-    return [construct(written_in(file), group, ()) for file in files if file.stem != "auto"]
+    return [
+        construct(written_in(file), group, ()) for name, file in files.items() if name != "auto"
+    ]
 
 
 def launchers() -> list[str]:
-    return [launcher.name for launcher in built("launcher")]
+    return [launcher.name for launcher in built("launcher", LAUNCHERS)]
 
 
 def pairs() -> list[tuple[str, list[str]]]:
     """Launchers that need no cluster, with the backends that they start here by the backends' own
     tables."""
-    here = [launcher.name for launcher in built("launcher") if launcher.is_local]
-    usable = [
-        backend for backend in built("backend") if backend.missing(backend.devices[0]) is None
-    ]
+    here = [launcher.name for launcher in built("launcher", LAUNCHERS) if launcher.is_local]
+    known = built("backend", BACKENDS)
+    usable = [backend for backend in known if backend.missing(backend.devices[0]) is None]
     return [
         (name, [backend.name for backend in usable if name in allowed(backend)]) for name in here
     ]

@@ -1,4 +1,4 @@
-"""A launcher is its file and its YAML: in a copy of the package that has one more, every list and
+"""A launcher is a folder of features: in a copy of the package that has one more, every list and
 text of launchers has it, and it starts a world."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from commbench.core.launchers import launchers
 
 YAML = """
 # the ranks on this machine, each a process of gridrun
-_target_: commbench.runtime.launchers.grid.Grid
+_target_: commbench.features.grid.grid.Grid
 """
 # the launcher, and the program that it calls
 GRID = """
@@ -54,7 +54,7 @@ class Grid(Launcher):
         return {"GRID_PORT": str(secrets.choice(range(20000, 32000)))}
 
     def command(self, layout, worker, library, exports):
-        program = [sys.executable, "-m", "commbench.runtime.launchers.grid", str(layout.size)]
+        program = [sys.executable, "-m", "commbench.features.grid.grid", str(layout.size)]
         return [*program, *worker]
 
     def manual_command(self, layout, worker):
@@ -95,8 +95,11 @@ def with_grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     package = folder / "commbench"
     # with its bytecode: to compile all of it again takes seconds
     shutil.copytree(Path(commbench.__file__).parent, package)
-    (package / "runtime" / "launchers" / "grid.py").write_text(GRID)
-    (package / "conf" / "launcher" / "grid.yaml").write_text(YAML)
+    feature = package / "features" / "grid"
+    (feature / "launcher").mkdir(parents=True)
+    (feature / "__init__.py").touch()
+    (feature / "grid.py").write_text(GRID)
+    (feature / "launcher" / "grid.yaml").write_text(YAML)
     return folder
 
 

@@ -10,13 +10,13 @@ PACKAGES = (ROOT / "commbench", ROOT / "replay" / "commbench_replay")
 # stand-ins for hardware and libraries, each in a folder of its own
 SUPPORT = ROOT / "tests" / "support"
 # by name; those of a feature or annex lie in its folder
-EXPERIMENTS, BENCHMARKS, BACKENDS = (
+EXPERIMENTS, BENCHMARKS, BACKENDS, LAUNCHERS = (
     {
         file.stem: file
         for where in ("conf", "commbench/cluster", "commbench/features/*", "replay/*")
         for file in sorted(ROOT.glob(f"{where}/{group}/*.yaml"))
     }
-    for group in ("experiment", "benchmark", "backend")
+    for group in ("experiment", "benchmark", "backend", "launcher")
 )
 HOST_GPU = SUPPORT / "host_gpu"
 DATA = ROOT / "tests" / "data"

@@ -92,7 +92,7 @@ def test_a_world_needs_neither_annex_nor_feature(deleted: str, tmp_path: Path) -
 def test_a_file_of_an_annex_or_feature_is_unknown_without_it(deleted: str, tmp_path: Path) -> None:
     words = [
         f"{group}={file.stem}"
-        for group in ("experiment", "backend", "benchmark", "timing")
+        for group in ("experiment", "backend", "benchmark", "timing", "launcher")
         for file in sorted((PACKAGE / deleted).glob(f"{group}/*.yaml"))
     ]
     lines = [[word] for word in words]

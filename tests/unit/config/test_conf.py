@@ -13,7 +13,7 @@ import pytest
 import yaml
 from composed import written_in
 from loops import for_each
-from places import BACKENDS, BENCHMARKS, EXPERIMENTS
+from places import BACKENDS, BENCHMARKS, EXPERIMENTS, LAUNCHERS
 
 import commbench
 from commbench.config.compose import COMPOSED_GROUPS, ConfigComposer, resolved
@@ -24,7 +24,14 @@ from commbench.measure.visits import coverage
 
 CONF = Path(commbench.__file__).parent.parent / "conf"
 FILES = sorted(
-    {*CONF.glob("*/*.yaml"), *BACKENDS.values(), *BENCHMARKS.values(), *EXPERIMENTS.values()}
+    {
+        *CONF.glob("*/*.yaml"),
+        *(
+            file
+            for group in (BACKENDS, BENCHMARKS, EXPERIMENTS, LAUNCHERS)
+            for file in group.values()
+        ),
+    }
 )
 NAMES = [f"{file.parent.name}/{file.stem}" for file in FILES]
 TARGETS = [file for file in FILES if "_target_" in (yaml.safe_load(file.read_text()) or {})]

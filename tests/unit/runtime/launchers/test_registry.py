@@ -1,11 +1,11 @@
-"""Launchers are the files of conf/launcher: the registry finds a new one."""
+"""Launchers are files of the folders `launcher`: the registry finds a new one."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from places import ROOT
+from places import LAUNCHERS
 
 from commbench.backends.mpi.backend import Mpi
 from commbench.backends.torch.gloo import Gloo
@@ -31,8 +31,7 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 
 def test_every_file_is_a_launcher_by_precedence() -> None:
-    names = {file.stem for file in (ROOT / "conf" / "launcher").glob("*.yaml")} - {registry.DEFAULT}
-    assert {launcher.name for launcher in launchers()} == names
+    assert {launcher.name for launcher in launchers()} == LAUNCHERS.keys() - {registry.DEFAULT}
     order = [launcher.precedence for launcher in launchers()]
     assert order == sorted(set(order))
 

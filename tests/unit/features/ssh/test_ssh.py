@@ -14,8 +14,8 @@ import pytest
 
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
-from commbench.runtime.launchers.ssh import Ssh
-from commbench.runtime.launchers.ssh_hosts import end, log_in, wait_for
+from commbench.features.ssh.hosts import end, log_in, wait_for
+from commbench.features.ssh.ssh import Ssh
 
 HOSTS = ("one.invalid", "two.invalid")  # no names of this machine
 WAIT_S = 20.0

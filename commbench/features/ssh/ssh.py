@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
-
-from .host_list import LoginLauncher
+from commbench.runtime.launchers.host_list import LoginLauncher
 
 # below those that Linux gives to clients (ip_local_port_range)
 PORTS = range(20_000, 32_000)
@@ -40,7 +39,7 @@ class Ssh(LoginLauncher):
             )
         port = secrets.choice(PORTS)
         return [
-            *(sys.executable, "-m", "commbench.runtime.launchers.ssh_hosts"),
+            *(sys.executable, "-m", "commbench.features.ssh.hosts"),
             *("--agent", self.agent or "ssh", "--hosts", ",".join(hosts)),
             *("--each", str(layout.ranks_per_node), "--port", str(port)),
             *("--exports", ",".join(exports), "--", *worker),

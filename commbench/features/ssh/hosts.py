@@ -20,7 +20,7 @@ from pathlib import Path
 
 from commbench.hardware.network import own_address
 
-NODE_PROGRAM = Path(__file__).with_name("ssh_node.py")
+NODE_PROGRAM = Path(__file__).with_name("node.py")
 # one line, which every login shell takes: the program itself comes as the first line of input
 READ_PROGRAM = "import json, sys; exec(json.loads(sys.stdin.readline()))"
 POLL_S = 0.05
@@ -100,7 +100,7 @@ def end(logins: Collection[subprocess.Popen[bytes]]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="commbench.runtime.launchers.ssh_hosts")
+    parser = argparse.ArgumentParser(prog="commbench.features.ssh.hosts")
     for option in ("--agent", "--hosts", "--each", "--port", "--exports"):
         parser.add_argument(option, required=True)
     parser.add_argument("worker", nargs="*")

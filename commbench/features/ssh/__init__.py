@@ -1,0 +1,1 @@
+"""Ranks on hosts that one can log in to."""
