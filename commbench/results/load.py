@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.core.case import counting_ranks
 from commbench.core.errors import CommbenchError, ConfigError, Unreadable, no_permission
 from commbench.core.states import Phase
 from commbench.core.terminal import first_line
@@ -404,12 +405,11 @@ def frame_of(tables: Sequence[Any], table: str = "cases") -> pd.DataFrame:
     return frame.drop_duplicates(ROW_KEYS[table], keep="last", ignore_index=True)
 
 
-def counting_ranks(case: Row, ranks: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """A mask of the ranks [n] whose clocks count, by the column `headline`, all where it names
-    none: a repetition takes as long as the slowest of them measured."""
-    end = 1 if case.headline == "receiver" else 0
-    of_pair = np.isin(ranks, [int(pair.split("-")[end]) for pair in (case.pair or "").split()])
-    return of_pair | (case.headline == "max_over_ranks" or not of_pair.any())
+def counting_mask(case: Row, ranks: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """A mask of the ranks [n] whose clocks count, all where these are not there: a repetition takes
+    as long as the slowest of them measured."""
+    counted = np.isin(ranks, counting_ranks(case, case.headline, None) or ())
+    return counted | (not counted.any())
 
 
 def in_table_order(cases: pd.DataFrame) -> pd.DataFrame:

@@ -24,7 +24,7 @@ from commbench.measure.visit_setup import VisitSetup
 from commbench.runtime.control import hosted_world
 from commbench.runtime.heartbeat import Progress
 
-OF_PAIR = (planned_of("initiator", (3, 7)), 0.01)
+OF_PAIR = (planned_of("initiator", (3, 7), (3, 7)), 0.01)
 
 
 def blocks(n: int) -> list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
