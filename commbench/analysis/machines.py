@@ -103,7 +103,7 @@ def _facts(node: Mapping[str, Any]) -> list[tuple[str, str]]:
     facts = []
     for title, key in SHOWN_FACTS:
         value = node.get(key)
-        if key.endswith("_bytes") and isinstance(value, (int, float)):
+        if key.endswith("_bytes") and isinstance(value, int | float):
             value = about_bytes(value)
         if value not in (None, "unknown"):
             facts.append(
@@ -114,7 +114,7 @@ def _facts(node: Mapping[str, Any]) -> list[tuple[str, str]]:
             continue
         rate = own.get("speed_mbit_per_s")
         mtu = own.get("mtu_bytes")
-        speed = f"{rate / 1000:g} Gb/s" if isinstance(rate, (int, float)) else None
+        speed = f"{rate / 1000:g} Gb/s" if isinstance(rate, int | float) else None
         parts = (name, own.get("driver"), speed, f"MTU {mtu} B" if mtu else None)
         facts.append(("network", ", ".join(str(part) for part in parts if part)))
     return facts

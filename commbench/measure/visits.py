@@ -187,7 +187,7 @@ def earlier_visits(earlier: EarlierVisits, z: float = Z95, kept: int = KEPT_TIME
     row = earlier.row
     visits = []
     for launch, times in zip(row.visit_launches or (), earlier.times, strict=True):
-        visit = Visit.of(times, int(launch), z, kept)
+        visit = Visit.of(times, launch, z, kept)
         visits.append(
             replace(
                 visit,

@@ -112,6 +112,7 @@ def arrow_schema(table: str) -> Any:
         "flag": pa.bool_(),
         "texts": pa.list_(pa.string()),
         "numbers": pa.list_(pa.float64()),
+        "integers": pa.list_(pa.int64()),
         "map": pa.map_(pa.string(), pa.string()),
         "time": pa.timestamp("us", tz="UTC"),
     }

@@ -48,7 +48,8 @@ ROW_KEYS = {  # columns that identify a row: the same row may be in a part and i
 SINGLE_PHASES: tuple[Phase, ...] = ("connect", "warmup")
 NULLABLE = {"integer": "Int64", "flag": "boolean"}
 HASHABLE: dict[str, Callable[[Any], object]] = {
-    "map": functools.partial(json.dumps, sort_keys=True), "texts": " ".join, "numbers": tuple,
+    "map": functools.partial(json.dumps, sort_keys=True),
+    "texts": " ".join, "numbers": tuple, "integers": lambda values: tuple(values.tolist()),
 }  # fmt: skip
 RUN = b"commbench_run"  # metadata of a run's own cases.parquet: its run.json
 RUNS = b"commbench_runs"  # metadata of a saved baseline: the run.json of each of its launches
@@ -182,11 +183,10 @@ def find_sources(
 
 def flat_paths(paths: Iterable[Paths]) -> list[Path]:
     """The paths one by one, of lists within lists too."""
-    single = (str, os.PathLike)
     return [
         flat
         for path in paths
-        for flat in ([Path(path)] if isinstance(path, single) else flat_paths(path))
+        for flat in ([Path(path)] if isinstance(path, str | os.PathLike) else flat_paths(path))
     ]
 
 
@@ -422,7 +422,7 @@ def in_table_order(cases: pd.DataFrame) -> pd.DataFrame:
 
 def row_dicts(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows of a data frame with plain values."""
-    names = [str(name) for name in frame.columns]
+    names = list(map(str, frame.columns))
     # column by column: pandas' own to_dict("records") takes twice the time
     columns = [list(map(plain, frame[name].tolist())) for name in frame.columns]
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
@@ -433,7 +433,7 @@ def plain(value: Any) -> Any:
     nulls."""
     if isinstance(value, float):
         return None if math.isnan(value) else int(value) if value.is_integer() else value
-    if value is None or isinstance(value, (str, int)):
+    if isinstance(value, str | int | None):
         return value
     import pandas as pd
 
