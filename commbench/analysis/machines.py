@@ -123,7 +123,7 @@ def _facts(node: Mapping[str, Any]) -> list[tuple[str, str]]:
 def run_groups(records: Iterable[Record]) -> list[tuple[str, ...]]:
     """Runs with the same settings: backend, library, layouts, world, CUDA IPC, timing, number of
     runs, their labels."""
-    labels: dict[tuple[str, str, str, str, str, str], list[str]] = {}
+    labels = dict[tuple[str, str, str, str, str, str], list[str]]()
     for record in records:
         backend = mapping_or_empty(record.get("backend"))
         world = mapping_or_empty(record.get("world"))
@@ -159,7 +159,7 @@ def _list(value: Any) -> list[Any]:
 def rank_differences(records: Iterable[Record]) -> list[tuple[str, str, str]]:
     """Facts that differ between the ranks of a run and should not, as (fact, value, ranks); each
     once."""
-    differences: dict[tuple[str, str, str], None] = {}
+    differences = dict[tuple[str, str, str], None]()
     for record in records:
         provenance = mapping_or_empty(record.get("provenance"))
         for key, groups in mapping_or_empty(provenance.get("differences")).items():

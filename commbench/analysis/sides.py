@@ -99,9 +99,9 @@ def sources_of(source: Any) -> list[Any]:
 
 def read_side(name: str, source: Source | Sequence[Source]) -> Side:
     """Read all sources of a side; raises ConfigError if none can be used."""
-    tables: list[Any] = []
-    runs: dict[str, dict[str, Any]] = {}
-    problems: list[str] = []
+    tables = list[Any]()
+    runs = dict[str, dict[str, Any]]()
+    problems = list[str]()
     sources = sources_of(source)
     for given in sources:
         if not isinstance(given, str | Path):

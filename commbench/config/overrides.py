@@ -102,7 +102,7 @@ def override_texts(*given: str | Mapping[str, Any]) -> list[str]:
 
     Raises ConfigError for a key that is not a text and for a value of an unsupported type.
     """
-    texts: list[str] = []
+    texts = list[str]()
     for item in given:
         if isinstance(item, str):
             texts.append(item)

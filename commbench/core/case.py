@@ -52,7 +52,7 @@ class World:
 
     @property
     def ranks_per_node(self) -> int:
-        return max(len(node) for node in self.nodes)
+        return max(map(len, self.nodes))
 
     def node_of(self, rank: int) -> int:
         return self._node_by_rank[rank]

@@ -251,7 +251,7 @@ class Numbering:
     @classmethod
     def of(cls, rows: Iterable[EarlierVisits]) -> Numbering:
         """What follows on earlier starts of the run."""
-        repetitions: dict[str, int] = {}
+        repetitions = dict[str, int]()
         visit = block = 0
         for row in rows:
             visit = max(visit, row.last)

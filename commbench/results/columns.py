@@ -189,7 +189,7 @@ def grouped(
     items: Iterable[GroupItem], key: Callable[[GroupItem], GroupKey]
 ) -> dict[GroupKey, list[GroupItem]]:
     """The items by their key, in the order in which they come."""
-    groups: dict[GroupKey, list[GroupItem]] = {}
+    groups = dict[GroupKey, list[GroupItem]]()
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups

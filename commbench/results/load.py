@@ -274,7 +274,7 @@ def read_cases(paths: Iterable[Paths]) -> tuple[list[CaseSource], list[str]]:
     )
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as readers:
         results = list(readers.map(_read_source, sources))
-    problems = [str(error) for error in unreadable]
+    problems = list(map(str, unreadable))
     problems += [result for result in results if isinstance(result, str)]
     return [result for result in results if not isinstance(result, str)], problems
 
@@ -338,7 +338,7 @@ def run_tables(
 
     `where`: filters of pyarrow; `damaged` is called for each file that can't be read.
     """
-    rows: dict[Path, Any] = {}
+    rows = dict[Path, Any]()
     # parts first: a run that merges meanwhile has its rows in both places, never in neither
     try:
         below = list((run / PARTS).iterdir())

@@ -265,7 +265,7 @@ class Measured(Row):
     @property
     def launch_medians(self) -> tuple[float, ...]:
         """Of timing=rigorous the median of the visits of each launch; else the row's own."""
-        by_launch: dict[int, list[float]] = {}
+        by_launch = dict[int, list[float]]()
         visits = zip(self.visit_launches or (), self.visit_medians_s or (), strict=False)
         for launch, median_s in visits:
             by_launch.setdefault(launch, []).append(median_s)
