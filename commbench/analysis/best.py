@@ -124,7 +124,7 @@ def best_of_each_size(
 ) -> list[Best]:
     """The comparison at each size that at least two values of the variables have; see
     comparable_families."""
-    compared: list[Best] = []
+    compared = list[Best]()
     for shared, named in comparable_families(rows, *variables, beside=beside):
         sizes = np.unique(np.concatenate([family.sizes for _, family in named])).tolist()
         for size in sizes:

@@ -48,7 +48,7 @@ def _chosen(name: str) -> Callable[[Row], object]:
 
 
 def _differ(rows: Sequence[Row], name: str) -> bool:
-    values: dict[str, set[object]] = {}
+    values = dict[str, set[object]]()
     for row in rows:
         value = getattr(row, name)
         shown = None if is_usual(name, value) else value
@@ -101,7 +101,7 @@ class SharedItems:
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> SharedItems:
-        shared: dict[tuple[str, str], set[tuple[str, str]]] = {}
+        shared = dict[tuple[str, str], set[tuple[str, str]]]()
         for row, name in itertools.product(rows, MAPS):
             items = set(getattr(row, name))
             place = name, row.backend

@@ -125,7 +125,7 @@ def one_case(row: Row) -> tuple[str | None, ...]:
 def _one_pair_of_each_matrix(rows: Sequence[Row]) -> list[bool]:
     """Whether each row is shown: of cases with many pairs, the first pair of two ranks."""
     keys = list(map(attrgetter(*PAIRLESS), rows))
-    pairs: dict[tuple[Any, ...], set[str]] = {}
+    pairs = dict[tuple[Any, ...], set[str]]()
     for key, row in zip(keys, rows, strict=True):
         if row.pair is not None:
             pairs.setdefault(key, set()).add(row.pair)

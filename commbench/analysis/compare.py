@@ -169,7 +169,7 @@ def _place_in_table(case: ComparedCase) -> list[tuple[Any, ...]]:
 def noise_by_key(aa: Side, by: Sequence[ComparedVariable], seed: int) -> dict[Key, float]:
     """Key -> relative noise of launches under identical conditions; raises ConfigError if no case
     has NOISE_LAUNCHES of them."""
-    noise_of: dict[Key, float] = {}
+    noise_of = dict[Key, float]()
     for rows in rows_by_key(aa, ()).values():
         launches = by_launch(measured(rows))
         key = key_of(rows[0], (variable.name for variable in by))

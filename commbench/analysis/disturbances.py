@@ -125,7 +125,7 @@ def _is_crowded(row: Row) -> bool:
 def _moved(runs: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """How far the reference case moved between the passes, by backend, in runs where at least half
     of the passes differ from the others."""
-    medians_s: dict[str, list[float]] = {}
+    medians_s = dict[str, list[float]]()
     for run in runs:
         passes = [entry for entry in run.get("reference") or [] if isinstance(entry, Mapping)]
         if 2 * sum(bool(entry.get("moved")) for entry in passes) >= max(len(passes), 1):
@@ -171,7 +171,7 @@ def _gaps(rows: Iterable[Row]) -> Iterator[str]:
 def _bindings(runs: Iterable[Mapping[str, Any]], crowded: Container[str]) -> Iterator[str]:
     """Which backends had ranks that were not bound to cores, where others had. More threads than
     cores can't be bound."""
-    texts: dict[str, set[str]] = {}
+    texts = dict[str, set[str]]()
     for run in runs:
         backend = mapping_or_empty(run.get("backend")).get("name")
         if backend and (text := binding_text(run)):

@@ -130,7 +130,7 @@ def by_window(rows: Sequence[AnyRow]) -> list[tuple[int | None, list[AnyRow]]]:
             for row in rows
             if row.message_bytes > largest and (row.window or math.inf) < (window or 0)
         ]
-        widest: dict[int, int] = {}
+        widest = dict[int, int]()
         for row in shrunk:
             widest[row.message_bytes] = max(row.window or 0, widest.get(row.message_bytes, 0))
         group = exact + [row for row in shrunk if row.window == widest[row.message_bytes]]

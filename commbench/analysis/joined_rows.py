@@ -145,7 +145,7 @@ def rows_by_key(
 
     Raises ConfigError if rows with the same key differ in what is compared.
     """
-    by_key: dict[Key, dict[str, Row]] = {}
+    by_key = dict[Key, dict[str, Row]]()
     for row in side.rows:
         runs = by_key.setdefault(key_of(row, by, changed), {})
         first_row = next(iter(runs.values()), row)

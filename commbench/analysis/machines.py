@@ -103,7 +103,7 @@ def _facts(node: Mapping[str, Any]) -> list[tuple[str, str]]:
     facts = []
     for title, key in SHOWN_FACTS:
         value = node.get(key)
-        if key.endswith("_bytes") and isinstance(value, (int, float)):
+        if key.endswith("_bytes") and isinstance(value, int | float):
             value = about_bytes(value)
         if value not in (None, "unknown"):
             facts.append(
@@ -114,7 +114,7 @@ def _facts(node: Mapping[str, Any]) -> list[tuple[str, str]]:
             continue
         rate = own.get("speed_mbit_per_s")
         mtu = own.get("mtu_bytes")
-        speed = f"{rate / 1000:g} Gb/s" if isinstance(rate, (int, float)) else None
+        speed = f"{rate / 1000:g} Gb/s" if isinstance(rate, int | float) else None
         parts = (name, own.get("driver"), speed, f"MTU {mtu} B" if mtu else None)
         facts.append(("network", ", ".join(str(part) for part in parts if part)))
     return facts
@@ -123,7 +123,7 @@ def _facts(node: Mapping[str, Any]) -> list[tuple[str, str]]:
 def run_groups(records: Iterable[Record]) -> list[tuple[str, ...]]:
     """Runs with the same settings: backend, library, layouts, world, CUDA IPC, timing, number of
     runs, their labels."""
-    labels: dict[tuple[str, str, str, str, str, str], list[str]] = {}
+    labels = dict[tuple[str, str, str, str, str, str], list[str]]()
     for record in records:
         backend = mapping_or_empty(record.get("backend"))
         world = mapping_or_empty(record.get("world"))
@@ -159,7 +159,7 @@ def _list(value: Any) -> list[Any]:
 def rank_differences(records: Iterable[Record]) -> list[tuple[str, str, str]]:
     """Facts that differ between the ranks of a run and should not, as (fact, value, ranks); each
     once."""
-    differences: dict[tuple[str, str, str], None] = {}
+    differences = dict[tuple[str, str, str], None]()
     for record in records:
         provenance = mapping_or_empty(record.get("provenance"))
         for key, groups in mapping_or_empty(provenance.get("differences")).items():

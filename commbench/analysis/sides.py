@@ -94,17 +94,17 @@ def parse_by(words: Iterable[str]) -> tuple[ComparedVariable, ...]:
 
 
 def sources_of(source: Any) -> list[Any]:
-    return list(source) if isinstance(source, (list, tuple)) else [source]
+    return list(source) if isinstance(source, list | tuple) else [source]
 
 
 def read_side(name: str, source: Source | Sequence[Source]) -> Side:
     """Read all sources of a side; raises ConfigError if none can be used."""
-    tables: list[Any] = []
-    runs: dict[str, dict[str, Any]] = {}
-    problems: list[str] = []
+    tables = list[Any]()
+    runs = dict[str, dict[str, Any]]()
+    problems = list[str]()
     sources = sources_of(source)
     for given in sources:
-        if not isinstance(given, (str, Path)):
+        if not isinstance(given, str | Path):
             try:
                 tables.append(table_of(given))
             except Damaged as error:
@@ -128,7 +128,7 @@ def read_side(name: str, source: Source | Sequence[Source]) -> Side:
             f"{name} has nothing to compare: {'; '.join(some_of(problems)) or 'no cases in it'}"
         )
     label = ", ".join(
-        str(given) if isinstance(given, (str, Path)) else "a data frame" for given in sources
+        str(given) if isinstance(given, str | Path) else "a data frame" for given in sources
     )
     return Side(name, tuple(newest_rows(tables)), tuple(runs.values()), tuple(problems), label)
 

@@ -106,7 +106,7 @@ class OnEachNode(Benchmark):
 
 
 def _nodes_of(case: Case) -> list[int]:
-    return [int(node) for node in (case.node or "").split()]
+    return list(map(int, (case.node or "").split()))
 
 
 def _in_group(step: Step, group: Group) -> Step:

@@ -75,7 +75,7 @@ class Exchange(Collective):
 
 def _steps_of_one_buffer(rank: int, size: int) -> tuple[Step, ...]:
     """The contents for a peer, the send and the receive, peer by peer."""
-    steps: list[Step] = []
+    steps = list[Step]()
     for slot, peer in enumerate(peer for peer in range(size) if peer != rank):
         steps += [
             Copy(View("send", slot), View(ONE)),

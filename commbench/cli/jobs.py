@@ -216,7 +216,7 @@ class Sweep:
 
 def _values_by_key(words: Sequence[Sequence[str]]) -> dict[str, dict[int, str]]:
     """Key -> index of the job -> value that its overrides give."""
-    values: dict[str, dict[int, str]] = {}
+    values = dict[str, dict[int, str]]()
     for number, overrides in enumerate(words):
         for word in overrides:
             key, _, value = word.partition("=")
@@ -227,7 +227,7 @@ def _values_by_key(words: Sequence[Sequence[str]]) -> dict[str, dict[int, str]]:
 def _constant_words(words: Sequence[Sequence[str]]) -> list[str]:
     """`jobs 1, 3: sizes=[8]`: the overrides that have one value, once for all jobs that have
     them."""
-    by_jobs: dict[tuple[int, ...], list[str]] = {}
+    by_jobs = dict[tuple[int, ...], list[str]]()
     for key, values in _values_by_key(words).items():
         if len(set(values.values())) == 1:
             by_jobs.setdefault(tuple(values), []).append(f"{key}={next(iter(values.values()))}")
@@ -316,9 +316,9 @@ def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:
 
     try:
         recorded = [folder for folder in folders if _with_record(str(folder)) is not None]
-        if not any(rows_of(folder) for folder in recorded):  # the runs have said why
+        if not any(map(rows_of, recorded)):  # the runs have said why
             return
-        summary = Summary(read_results([str(folder) for folder in recorded]))
+        summary = Summary(read_results(list(map(str, recorded))))
         sections = [section for answer in answers for section in answer(summary)]
         text = report_text(sections, MOST_ANSWER_ROWS, Terminal.of(sys.stdout))
         print(f"\n{text}", end="", flush=True)
@@ -335,7 +335,7 @@ def _queued(
     `given` keys stay.
     """
     statuses = list[int]()
-    groups: dict[NamedValues, list[list[str]]] = {}
+    groups = dict[NamedValues, list[list[str]]]()
     for job in jobs:
         shape = Layout.around(job.settings.layouts)
         library = mpi_library(job.settings.backend, launcher)

@@ -108,7 +108,7 @@ def backends(composer: ConfigComposer) -> dict[str, Backend | ConfigError]:
         parameters = _composed_together(composer, names)
     except ConfigError:  # of one file: the others can be built without it
         parameters = {}
-    built: dict[str, Backend | ConfigError] = {}
+    built = dict[str, Backend | ConfigError]()
     for name in names:
         try:
             own = parameters.get(name) or resolved(composer.config([f"backend={name}"]))["backend"]

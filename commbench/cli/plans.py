@@ -212,10 +212,10 @@ def _plan_text(settings: Settings, alike: Sequence[AlikeCases], more_notes: Sequ
     reasons = [*dict.fromkeys(line.skip for line in lines if line.skip)]
     several = any(line.cases > 1 for line in lines)
     time = TableColumn("about", right=True, priority=1)
-    columns = [*(TableColumn(name) for name in names), *PLAN_COLUMNS, time]
+    columns = [*map(TableColumn, names), *PLAN_COLUMNS, time]
     rows = [
         [
-            *(line.text(name) for name in names),
+            *map(line.text, names),
             format_bytes(line.case.message_bytes) if line.case.message_bytes else "-",
             f"{line.cases:,}" if several else "",
             "-" if line.skip else about_bytes(line.node_bytes),

@@ -209,22 +209,18 @@ def _visit_times(row: Row, samples: Arrays) -> tuple[Series, ...]:
         repetition_seconds(row, {name: column[visit == number] for name, column in samples.items()})
         for number in np.unique(visit[(samples["phase"] == MEASURE) & ~np.isnan(visit)])
     ]
-    medians_s = np.array([np.median(series) for series in times])
-    wanted_s = np.asarray(recorded_s, dtype=np.float64)
+    medians_s = np.array([*map(np.median, times)])
+    wanted_s = np.array(recorded_s)
     n = len(wanted_s)
-    starts = range(len(times) - len(wanted_s) + 1)
+    starts = range(len(times) - n + 1)
     if not starts:
         return ()
     first = min(
         starts, key=lambda start: float(np.abs(medians_s[start : start + n] - wanted_s).sum())
     )
+    own_s = medians_s[first : first + n]
     # of thinned samples, and of a stream, whose mean counts, the row has the right value
-    factors = np.divide(
-        wanted_s,
-        medians_s[first : first + n],
-        out=np.ones(n),
-        where=medians_s[first : first + n] > 0,
-    )
+    factors = np.divide(wanted_s, own_s, out=np.ones(n), where=own_s > 0)
     return tuple(
         series * factor for series, factor in zip(times[first : first + n], factors, strict=True)
     )

@@ -125,7 +125,7 @@ def is_text(name: str) -> bool:
 
 def list_refusal(key: str, values: list[Any]) -> ConfigError:
     """The error for a list where a run takes one value."""
-    joined = ",".join(str(value) for value in values)
+    joined = ",".join(map(str, values))
     return ConfigError(
         f"{key} takes one value per run; for a run of each: commbench -m {key}={joined}"
     )
@@ -145,9 +145,7 @@ class ConfigReader:
                 raise ConfigError(unknown_key(name))
         self.raw = raw
         allow = raw.get("allow") or []
-        self._allow = (
-            tuple(str(name) for name in allow) if isinstance(allow, list) else (str(allow),)
-        )
+        self._allow = tuple(map(str, allow)) if isinstance(allow, list) else (str(allow),)
 
     def read(self, name: str) -> Any:
         """The value of a key, checked; a tuple for an axis. Raises ConfigError."""

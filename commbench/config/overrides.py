@@ -102,7 +102,7 @@ def override_texts(*given: str | Mapping[str, Any]) -> list[str]:
 
     Raises ConfigError for a key that is not a text and for a value of an unsupported type.
     """
-    texts: list[str] = []
+    texts = list[str]()
     for item in given:
         if isinstance(item, str):
             texts.append(item)
@@ -129,21 +129,18 @@ def _value_text(key: str, value: Any) -> str:
     """A value in Hydra's grammar. Texts in brackets are lists and maps, as on the command line."""
     if hasattr(value, "tolist"):  # of numpy, pandas or torch
         value = value.tolist()
-    if value is None or isinstance(value, bool):
+    if isinstance(value, bool | None):
         return json.dumps(value)
-    if isinstance(value, (list, tuple, range)):
+    if isinstance(value, list | tuple | range):
         return f"[{','.join(_value_text(key, entry) for entry in value)}]"
     if isinstance(value, Mapping):  # an empty one; others are keys of their own
         return "{}"
-    if isinstance(value, (str, Path)):
+    if isinstance(value, str | Path):
         text = str(value)
         plain = re.fullmatch(r"[\w./:*+%@-]+|[\[{].*[\]}]", text, re.ASCII)
         return text if plain and text.lower() != "null" else quoted(text)
-    if (
-        isinstance(value, (int, float))
-        or hasattr(value, "__index__")
-        or hasattr(value, "__float__")
-    ):
+    is_number = isinstance(value, int | float)
+    if is_number or hasattr(value, "__index__") or hasattr(value, "__float__"):
         return str(value)
     raise ConfigError(
         f"{key}={value!r} is a {type(value).__name__}; give a text, number, boolean, None, list or"

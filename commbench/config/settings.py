@@ -249,9 +249,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
     sizes = tuple(sizes_bytes(raw.get("sizes"), name) for name in dtypes)
     backend = read("backend")
     device = backend.devices[0] if read("device") == "auto" else read("device")
-    layouts = (
-        () if raw.get("layout") == "auto" else tuple(Layout.parse(text) for text in read("layout"))
-    )
+    layouts = () if raw.get("layout") == "auto" else tuple(map(Layout.parse, read("layout")))
     layouts = on_nodes(layouts, read("nodes"))
     _check_nodes(read, benchmarks)
     if device == "cpu" and read("staging") == "pinned":

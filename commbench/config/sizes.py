@@ -41,7 +41,7 @@ def sizes_bytes(spec: Any, name: str) -> tuple[int, ...]:
     values = spec if isinstance(spec, list) else [spec]
     if not values:
         raise ConfigError("sizes=[] measures nothing; give at least one size")
-    sizes: list[int] = []
+    sizes = list[int]()
     for value in values:
         if isinstance(value, str) and (span := SIZE_RANGE.fullmatch(value)) is not None:
             sizes += _range_bytes(span, itemsize)

@@ -40,9 +40,9 @@ def _check_events(text: str) -> None:
     """Raises ValueError. An alias counts as all that it stands for, since it is copied."""
     if text.count(REFERENCE) > MOST_REFERENCES:
         raise ValueError(f"it has more than {MOST_REFERENCES} references ({REFERENCE}...)")
-    anchored: dict[str, int] = {}
+    anchored = dict[str, int]()
     # of the lists and mappings that are open: their anchors, and the values in them
-    anchors: list[str | None] = []
+    anchors = list[str | None]()
     counts = [0]
     for event in yaml.parse(text, Loader=LOADER):
         if isinstance(event, yaml.CollectionStartEvent):

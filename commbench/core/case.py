@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .program import BufferSpec, Group, Pattern, Program, Send, Start, Step, WaitAll
 from .states import Headline
-from .variables import Cache, Case
+from .variables import Cache, Case, Variables
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class World:
 
     @property
     def ranks_per_node(self) -> int:
-        return max(len(node) for node in self.nodes)
+        return max(map(len, self.nodes))
 
     def node_of(self, rank: int) -> int:
         return self._node_by_rank[rank]
@@ -117,6 +117,16 @@ class Shape:
     single: bool = True
     rated: bool = True
     ranks: tuple[int, ...] | None = None
+
+
+def counting_ranks(
+    case: Variables, headline: Headline | None, named: Sequence[int] | None
+) -> Sequence[int] | None:
+    """The ranks whose clocks count, by the headline: an end of each pair; else those that a shape
+    names; None for all."""
+    if headline == "max_over_ranks" or not case.pairs:
+        return named
+    return [pair[headline == "receiver"] for pair in case.pairs]
 
 
 class Benchmark(Protocol):

@@ -88,7 +88,7 @@ class Missing(WorldBroken):
         self.ranks = tuple(ranks)
         self.meeting = meeting
         self.deadline_s = deadline_s
-        names = ", ".join(str(rank) for rank in self.ranks[:MAX_NAMED_RANKS])
+        names = ", ".join(map(str, self.ranks[:MAX_NAMED_RANKS]))
         names += (
             f" and {len(self.ranks) - MAX_NAMED_RANKS} more"
             if len(self.ranks) > MAX_NAMED_RANKS

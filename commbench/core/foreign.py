@@ -86,7 +86,7 @@ def check_values(document: object) -> None:
     A value that several others share counts for each of them, as it will be read for each.
     """
     # of a list or mapping that was counted, by its id: the values in it, and how deep they are
-    counted: dict[int, tuple[int, int]] = {}
+    counted = dict[int, tuple[int, int]]()
     open_ids: set[int] = set()
     pending = [(document, False)]
     while pending:

@@ -56,7 +56,7 @@ class Layout:
     @classmethod
     def of_all(cls, world: World) -> Layout:
         """The largest layout that has all nodes of the world."""
-        return cls(len(world.nodes), min(len(ranks) for ranks in world.nodes))
+        return cls(len(world.nodes), min(map(len, world.nodes)))
 
     @property
     def size(self) -> int:
@@ -184,7 +184,7 @@ def pairing(places: Sequence[int], turn: int) -> list[Pair]:
 def rounds(pairs: Iterable[Pair]) -> list[list[Pair]]:
     """Divide pairs into rounds in which no rank occurs twice; each pair goes into the first round
     with room for it."""
-    packed: list[list[Pair]] = []
+    packed = list[list[Pair]]()
     busy: dict[int, int] = {}  # by rank: bit i is set if round i has the rank
     for pair in pairs:
         taken = busy.get(pair[0], 0) | busy.get(pair[1], 0)

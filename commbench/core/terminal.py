@@ -198,7 +198,7 @@ def _fitting_widths(
         if column.priority == 0 or any(row[index] not in ("", "-") for row in cells):
             # of a wider one nothing would remain but what is available
             widths[index] = min(max(map(cell_len, lines)), available)
-    shown: dict[int, int] = {}
+    shown = dict[int, int]()
     for priority in sorted({columns[index].priority for index in widths}):
         group = [index for index in widths if columns[index].priority == priority]
         least = {

@@ -187,7 +187,7 @@ def short_pairs(text: str) -> str:
 
 def parse_ranges(text: str) -> list[int]:
     """The numbers in a list such as 0-3,8; empty if the text is not such a list."""
-    numbers: list[int] = []
+    numbers = list[int]()
     for part in text.strip().split(","):
         match = NUMBER_RANGE.fullmatch(part)
         if match is None:
@@ -198,7 +198,7 @@ def parse_ranges(text: str) -> list[int]:
 
 def format_ranges(numbers: Iterable[int]) -> str:
     """Numbers as a list such as 0-3,8, in ascending order; empty for none."""
-    runs: list[list[int]] = []
+    runs = list[list[int]]()
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][1] + 1:
             runs[-1][1] = number

@@ -46,7 +46,7 @@ Until = Literal["open", "first_call"]
 Timed = Literal["communication", "compute", "compute_beside", "together"]
 Options = tuple[tuple[str, str], ...]  # names and values, sorted
 
-Kind = Literal["text", "integer", "number", "flag", "map", "texts", "numbers", "time"]
+Kind = Literal["text", "integer", "number", "flag", "map", "texts", "numbers", "integers", "time"]
 Scope = Literal["all", "operation", "pairs", "backend"]
 
 KIND_OF_TYPE: dict[Any, Kind] = {
@@ -57,6 +57,7 @@ KIND_OF_TYPE: dict[Any, Kind] = {
     Options: "map",
     tuple[str, ...]: "texts",
     tuple[float, ...]: "numbers",
+    tuple[int, ...]: "integers",
     datetime: "time",
 }
 NO_DTYPE = "none"  # of an operation without a message

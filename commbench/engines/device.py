@@ -99,7 +99,7 @@ class DeviceRunner:
 
 class HostSync(DeviceRunner):
     def _repetition(self, copy: int) -> tuple[int, int]:
-        instants: list[int] = []
+        instants = list[int]()
 
         def mark() -> None:
             self._device.synchronise()

@@ -312,7 +312,7 @@ class LoopSource:
             f"def make({', '.join(self._names)}):\n  {text.replace(chr(10), chr(10) + '  ')}\n "
             " return loop"
         )
-        namespace: dict[str, Any] = {}
+        namespace = dict[str, Any]()
         exec(compile(source, "<commbench program>", "exec"), namespace)
         function: Callable[..., None] = namespace["make"](**self._names)
         return function

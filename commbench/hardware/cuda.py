@@ -225,7 +225,7 @@ class CudaDriver:
 
 def cuda_ipc_exports(setting: Ipc, libraries: Iterable[str]) -> dict[str, str]:
     """The variables to export before these libraries start; none for auto."""
-    exports: dict[str, str] = {}
+    exports = dict[str, str]()
     for library in libraries:
         exports |= EXPORTS[library].get(setting, {})
     return exports

@@ -72,7 +72,7 @@ def parse_visible(text: str | None) -> tuple[str, ...] | None:
     not set."""
     if text is None:
         return None
-    entries: list[str] = []
+    entries = list[str]()
     for word in map(str.strip, text.split(",")):
         number = re.match(r"[+]?([0-9]{1,9})(?![0-9])", word)  # as C reads numbers: 2nd is 2
         if number is None and not re.fullmatch(r"(GPU|MIG)-[0-9A-Za-z/-]+", word):
@@ -102,7 +102,7 @@ def visible_indices(environ: Mapping[str, str], gpus: Sequence[Gpu]) -> list[int
         return None
     if entries is None:
         return [gpu.index for gpu in gpus]
-    indices: list[int] = []
+    indices = list[int]()
     for entry in entries:
         names = ((gpu.index, (gpu.uuid or "").lower()) for gpu in gpus)
         matches = [
@@ -171,7 +171,7 @@ def _nvml_facts(gpu: Gpu) -> Facts:
 def own_pids(proc: Path) -> list[int]:
     """The PIDs of this process in all PID namespaces that `proc` shows (NSpid)."""
     numbers = parse_fields(read_text(proc / "self/status")).get("NSpid", "")
-    return [int(number) for number in numbers.split()]
+    return list(map(int, numbers.split()))
 
 
 def users(gpu: Gpu, proc: Path = Path("/proc")) -> str | None:

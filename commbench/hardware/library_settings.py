@@ -94,7 +94,7 @@ def judged(
     these are known. What commbench has `exported` is for several libraries, so it has none."""
     for each in settings:
         transport = _transport_of(each.name)
-        is_used = transport is None or any(transport.fullmatch(name) for name in used)
+        is_used = transport is None or any(map(transport.fullmatch, used))
         problem = each.problem
         if each.name in exported or f"{OPEN_MPI_PREFIX}{each.name}" in exported:
             problem = None
@@ -120,7 +120,7 @@ def _transport_of(name: str) -> re.Pattern[str] | None:
 def _open_mpis(library: MpiLibrary, environ: Mapping[str, str]) -> list[Setting]:
     """MCA parameters that do not have their default or are DOUBLE_CHECKED, and those of the
     environment and of parameter files that ompi_info does not name as set."""
-    parameters: dict[str, dict[str, str]] = {}
+    parameters = dict[str, dict[str, str]]()
     with suppress(NoReading):  # ompi_info may be missing
         parameters = open_mpi_parameters(library, environ)
     known = [

@@ -134,13 +134,13 @@ def network_limit(
     rank of the world.
     """
     factor = planned.bus_factor
-    ranks_by_node: dict[int, list[int]] = {}
+    ranks_by_node = dict[int, list[int]]()
     for rank in communicating_ranks(planned):
         ranks_by_node.setdefault(node_of(rank), []).append(rank)
     if factor is None or len(ranks_by_node) < 2 or len(wires) <= max(ranks_by_node):
         return None
     shared = crossing_share(planned)
-    limits: list[Limit | None] = []
+    limits = list[Limit | None]()
     for node, ranks in ranks_by_node.items():
         connections = [wires[node]]
         to_host = _least([host_link(gpus[rank]) for rank in ranks]) if gpus else None
@@ -202,7 +202,7 @@ def _host_copies_limit(planned: Planned, gpus: Sequence[RankGpu]) -> Limit | Non
     ):
         return None
     members = [gpus[rank] for rank in planned.members]
-    sharing = max(sum(gpu.is_same(other) for other in members) for gpu in members)
+    sharing = max(sum(map(gpu.is_same, members)) for gpu in members)
     slowest = _least([host_link(gpu) for gpu in members])
     if slowest is None or sharing <= 1:
         return slowest

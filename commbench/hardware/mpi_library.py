@@ -383,7 +383,7 @@ def open_mpi_parameters(
     if program is None:
         raise NoReading(f"there is no ompi_info beside {library.path}")
     printed = command_output([program, "--parsable", "--all"], OMPI_INFO_TIMEOUT_S, environ)
-    parameters: dict[str, dict[str, str]] = {}
+    parameters = dict[str, dict[str, str]]()
     for line in printed.splitlines():
         if match := _PARAMETER.fullmatch(line):
             parameters.setdefault(match[1], {})[match[2]] = match[3]

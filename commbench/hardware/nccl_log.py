@@ -181,8 +181,8 @@ def parse_log(text: str) -> Transport:
         return (match for message in messages if (match := pattern.match(message)))
 
     chosen = (call for message in messages if (call := _chosen(message)) is not None)
-    pairs: dict[Pair, set[str]] = {}
-    net_devices: dict[Pair, set[NetDevice]] = {}
+    pairs = dict[Pair, set[str]]()
+    net_devices = dict[Pair, set[NetDevice]]()
     for match in matches(_CHANNEL):
         first = int(match[1])
         second = int(match[2])
@@ -266,8 +266,8 @@ def _net_device(text: str) -> NetDevice:
 def _listed_devices(messages: Iterable[str]) -> dict[str, dict[int, Ports]]:
     """The devices of each network. A network that is listed twice, with different devices, has
     none that are known."""
-    networks: dict[str, dict[int, Ports]] = {}
-    merged: dict[int, list[str]] = {}
+    networks = dict[str, dict[int, Ports]]()
+    merged = dict[int, list[str]]()
     for message in messages:
         if match := _DEVICES.match(message):
             devices = _numbered_ports(match[2].split("; OOB")[0])
@@ -291,7 +291,7 @@ def _numbered_ports(text: str) -> dict[int, Ports]:
     2.20 to 2.23 may merge ports into one device. From there on their lines name a port by its own
     number, so a device's number is its place.
     """
-    devices: dict[int, Ports] = {}
+    devices = dict[int, Ports]()
     entries = list(_NUMBERED_DEVICE.finditer(text))
     counted = any(entry[2] is not None for entry in entries)
     for place, entry in enumerate(entries):

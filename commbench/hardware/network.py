@@ -77,7 +77,7 @@ def check_interface(interface: str) -> str:
 def told_rates(words: Iterable[object]) -> dict[str, float]:
     """The line rates of the key `limit` in GB/s, by interface or RDMA port: `eth0:100Gb/s`,
     `mlx5_0:1:400Gb/s`; by an empty name that of each node: `100Gb/s`. Raises ConfigError."""
-    rates: dict[str, float] = {}
+    rates = dict[str, float]()
     for word in words:
         name, _, rate = str(word).rpartition(":")
         try:
@@ -433,7 +433,7 @@ def byte_counters(root: Path = ROOT) -> dict[str, float]:
     Keys are `nic.eth0.tx_bytes`, `nic.mlx5_0:1.rx_bytes`. The kernel counts for all processes since
     the host booted.
     """
-    counters: dict[str, float] = {}
+    counters = dict[str, float]()
     for interface in children(root / "sys/class/net"):
         if interface.name != "lo" and read_line(interface / "operstate") != "down":
             for key in ("rx_bytes", "tx_bytes"):

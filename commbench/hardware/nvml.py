@@ -121,7 +121,7 @@ def count() -> int:
 
 def gpus() -> list[Gpu]:
     """All GPUs. One that no longer responds has only an `error`."""
-    return [_read_gpu(index) for index in range(count())]
+    return list(map(_read_gpu, range(count())))
 
 
 def throttled(mask: int) -> list[str]:

@@ -91,7 +91,7 @@ def parse_cpu_max(text: str) -> float | None:
 def find_group(root: Path, controller: str) -> CgroupFolders:
     """The control groups of a controller (memory, cpu) that apply to this process."""
     # by controller, from lines such as `4:cpu,cpuacct:/docker/abc`; "" for version 2
-    paths: dict[str, str] = {}
+    paths = dict[str, str]()
     for line in read_text(root / "proc/self/cgroup").splitlines():
         if match := re.fullmatch(r"[0-9]+:([^:]*):(/.*)", line):
             paths |= {name: match[2] for name in match[1].split(",") if name not in paths}

@@ -34,7 +34,7 @@ def gather(noun: str, sources: Iterable[FactSource], root: Path) -> Facts:
     """The facts of all sources except those that are None; exceptions are recorded in
     `noun.error`."""
     facts: Facts = {}
-    errors: list[str] = []
+    errors = list[str]()
     for source in sources:
         try:
             facts |= {key: value for key, value in source(root).items() if value is not None}
@@ -101,7 +101,7 @@ def parse_int(text: str) -> int | None:
 def parse_fields(text: str, separator: str = ":") -> dict[str, str]:
     """`key: value` lines as a dict; of a repeated key the first value, lines without a separator
     are skipped."""
-    fields: dict[str, str] = {}
+    fields = dict[str, str]()
     for line in text.splitlines():
         key, match, value = line.partition(separator)
         if match and key.strip() not in fields:

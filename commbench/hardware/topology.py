@@ -170,7 +170,7 @@ def node_record(facts: Mapping[str, object]) -> dict[str, Any] | None:
 def parse_topo(text: str) -> Topology:
     """Read the table, with tabs or spaces between its cells; {} where there is none. A row may be
     cut off."""
-    links: dict[str, str] = {}
+    links = dict[str, str]()
     for row, cells in _rows(text):
         for column, cell in (cells or {}).items():
             links.setdefault(f"{row} {column}", cell)
@@ -180,7 +180,7 @@ def parse_topo(text: str) -> Topology:
 def _rows(text: str) -> Iterator[tuple[str, dict[str, str] | None]]:
     """The cells of each row by their columns; None where it has too few, or its own column not
     the X, so that they stand under others."""
-    columns: list[str] = []
+    columns = list[str]()
     for line in _ANSI.sub("", text).splitlines():
         if not columns:  # the header: no other line consists of the names of devices
             names = _AFFINITIES.split(line)[0].split()

@@ -67,7 +67,7 @@ def ucx_log() -> UcxLog:
 
 def ucx_transports(text: str) -> dict[str, str]:
     """The transports of messages WITHIN and BETWEEN nodes: `ucx/sysv+cma`, `ucx/tcp:eth0`."""
-    found: dict[str, str] = {}
+    found = dict[str, str]()
     for match in _CONNECTION.finditer(text):
         lanes = (lane.removesuffix("/memory") for lane in match[2].split())
         names = dict.fromkeys(fact_text(lane).replace("/", ":") for lane in lanes)

@@ -88,7 +88,7 @@ def around(benchmark: Benchmark, case: Case, backend: Backend) -> Benchmark:
 
 
 def calibrated(communicator: Communicator, cases: Sequence[Planned]) -> Calibrated:
-    found: dict[str, Mapping[str, float]] = {}
+    found = dict[str, Mapping[str, float]]()
     for feature in features():
         found.update(feature.calibrated(communicator, cases))
     return found

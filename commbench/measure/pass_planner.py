@@ -37,7 +37,7 @@ class PassPlanner:
 
     def visited(self, planned: Planned) -> list[CaseRecord]:
         """The records of those rows of the case that have been visited."""
-        records = (self._records.get(case_id) for case_id in planned.case.row_ids)
+        records = map(self._records.get, planned.case.row_ids)
         return [record for record in records if record and record.visits]
 
     def is_settled(self, planned: Planned) -> bool:

@@ -366,7 +366,7 @@ def _run_record(
         "status": "running",
         "exit_status": None,
         "started_at": datetime.now(timezone.utc).isoformat(),
-        "overrides": [masked_override(override) for override in request.job.overrides],
+        "overrides": list(map(masked_override, request.job.overrides)),
         "sweep_id": request.sweep_id,
         "trial": settings.trial,
         "launches": {"planned": settings.timing.launches, "began": [0], "spent_s": 0.0},
@@ -385,7 +385,7 @@ def _run_record(
         "topology": facts[0].get(topology.TOPOLOGY_FACT),
         "config": request.job.config,
         "config_dir": request.config_dir,
-        "layouts": [str(layout) for layout in settings.layouts],
+        "layouts": list(map(str, settings.layouts)),
         "provenance": {"nodes": nodes, "differences": differing},
     }
 

@@ -178,7 +178,7 @@ class Recorder:
         if samples.stop_reason != RUNNING:
             self._numbering[case_id] = numbering.after(numbered)
         rule = visit_rule(planned, self._settings)
-        facts: dict[Hashable, RowFacts] = {}
+        facts = dict[Hashable, RowFacts]()
         parts = row_samples(planned, numbered, run_id, numbering.visit + 1)
         for part in parts:
             outcome: CaseRecord | Wrong = Wrong(samples.wrong_elements)

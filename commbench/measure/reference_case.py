@@ -92,7 +92,7 @@ class ReferenceCase:
     ) -> None:
         """Measure the reference case of a pass; all ranks of the world call it. Raises
         WorldBroken."""
-        readings: dict[str, PassReading] = {}
+        readings = dict[str, PassReading]()
         planned = self._planned
         deadline_s = (
             MEETING_S if self._planned is None else case_deadline_s(self._planned, self._settings)

@@ -88,7 +88,7 @@ def row_samples(planned: Planned, samples: Samples, run_id: str, visit: int) -> 
         samples = replace(samples, blocks=blocks, series=None, first_call_s=None)
         by_senders = grouped(rows, lambda row: (len(row.ranks), row.planned.senders))
         groups = list(by_senders.values())
-    made: list[RowSamples] = []
+    made = list[RowSamples]()
     for alike in groups:
         times, first_calls_s, skews_s = times_of(alike, samples)
         tables = sample_tables(alike, samples, run_id, visit)

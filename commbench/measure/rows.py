@@ -117,7 +117,7 @@ class RowFacts:
         """Whether a buffer is written several times in a sample. Two ranks tell: one of them
         receives. Not asked of pairs, which may be millions."""
         planned = self.planned
-        programs = (planned.program(rank) for rank in planned.active[:2])
+        programs = map(planned.program, planned.active[:2])
         return not planned.case.pairs and any(program.rewrites for program in programs)
 
     @cached_property
@@ -176,7 +176,7 @@ class RowFacts:
         ranks_per_node = Layout.parse(case.layout).ranks_per_node
         threads = ranks_per_node * conditions.threads_per_rank * case.threads_of_streams
         members = (self.planned.members[rank] for rank in self.planned.active)
-        on_nodes = Counter(conditions.world.node_of(member) for member in members)
+        on_nodes = Counter(map(conditions.world.node_of, members))
         is_shm_small = any(on_nodes[node] > 1 for node in conditions.small_shm_nodes)
         is_shared = case.buffers == "shared"
         has_one_buffer = is_shared and (case.window or 1) > 1

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from commbench.core.case import Planned
+from commbench.core.case import Planned, counting_ranks
 from commbench.core.states import Headline
 from commbench.hardware.nvml import throttled
 
@@ -120,22 +120,13 @@ Outcome = Samples | Refused | Failure
 
 
 def counted_rows(planned: Planned) -> tuple[int, ...]:
-    """The rows of the stamps whose clocks count, by the headline; several initiators at once count
-    as senders."""
+    """The rows of the stamps whose clocks count."""
     headline = planned.shape.headline
     if headline not in HEADLINES:
         raise ValueError(f"headline {headline!r} is unknown; allowed: {', '.join(HEADLINES)}")
-    if headline == "max_over_ranks":
-        counted = planned.shape.ranks
-        rows = enumerate(planned.active)
-        return tuple(row for row, rank in rows if counted is None or rank in counted)
-    if headline == "receiver":
-        return tuple(planned.active.index(second) for _, second in planned.case.pairs)
-    return (
-        planned.senders[:1]
-        if headline == "initiator" and len(planned.case.pairs) < 2
-        else planned.senders
-    )
+    counted = counting_ranks(planned.case, headline, planned.shape.ranks)
+    rows = enumerate(planned.active)
+    return tuple(row for row, rank in rows if counted is None or rank in counted)
 
 
 def deciding_rows(stamps: NDArray[np.int64], rows: Sequence[int]) -> NDArray[np.intp]:

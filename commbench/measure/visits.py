@@ -187,7 +187,7 @@ def earlier_visits(earlier: EarlierVisits, z: float = Z95, kept: int = KEPT_TIME
     row = earlier.row
     visits = []
     for launch, times in zip(row.visit_launches or (), earlier.times, strict=True):
-        visit = Visit.of(times, int(launch), z, kept)
+        visit = Visit.of(times, launch, z, kept)
         visits.append(
             replace(
                 visit,
@@ -251,7 +251,7 @@ class Numbering:
     @classmethod
     def of(cls, rows: Iterable[EarlierVisits]) -> Numbering:
         """What follows on earlier starts of the run."""
-        repetitions: dict[str, int] = {}
+        repetitions = dict[str, int]()
         visit = block = 0
         for row in rows:
             visit = max(visit, row.last)

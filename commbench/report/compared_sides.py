@@ -151,7 +151,7 @@ def compared_facts(run: Mapping[str, Any]) -> dict[str, str]:
     values = {
         key: {_json_text(value)} for key, value in _flat_facts("", run) if not key.startswith(NODES)
     }
-    by_key: dict[str, set[str]] = {}
+    by_key = dict[str, set[str]]()
     for node in nodes_of(run):
         for key, value in node.items():
             if value is None:

@@ -41,7 +41,7 @@ def read_raw_data(results: Results) -> RawData:
     chosen, left = chosen_runs(results)
     drawn = f"distributions are drawn for {MOST_DISTRIBUTIONS} of {MOST_DISTRIBUTIONS + left} cases"
     notes = [f"{drawn}, those of the newest runs"] if left else []
-    distributions: dict[tuple[str, str], Launches] = {}
+    distributions = dict[tuple[str, str], Launches]()
     for run_id, rows in chosen.items():
         folder = results.folders[run_id]
         label = rows[0].label or ""

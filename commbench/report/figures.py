@@ -37,7 +37,7 @@ class Colours:
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._shades: dict[str, dict[str, int]] = {}
         listed = list(dict.fromkeys(names))
-        counts = Counter(_beginning(name) for name in listed)
+        counts = Counter(map(_beginning, listed))
         self._shared = len(counts) > 1 and max(counts.values()) <= len(DASHES)
         for name in listed:
             self.of(name)
@@ -127,4 +127,4 @@ def set_ticks(axis: Any, values: Sequence[float], text: Callable[[float], str]) 
 
 def line_style(dashes: str) -> Any:
     """SVG's stroke-dasharray as matplotlib's line style."""
-    return (0, tuple(float(word) for word in dashes.split())) if dashes else "solid"
+    return (0, tuple(map(float, dashes.split()))) if dashes else "solid"

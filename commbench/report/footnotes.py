@@ -62,7 +62,7 @@ def footnotes(
 def _number_texts(rows: Sequence[Row]) -> list[str]:
     """What the times are, and what the limits. Where time has several meanings, the operations of
     each: `collective (all_reduce)`."""
-    operations: dict[str, set[str]] = {}
+    operations = dict[str, set[str]]()
     for row in rows:
         if row.median_of is not None and not is_stream_soak(row):
             operations.setdefault(row.median_of, set()).add(row.benchmark)
@@ -97,7 +97,7 @@ def _flag_text(name: str, series: RowsBySeries) -> str:
 
 def _flag_sizes(flag: str, series: RowsBySeries) -> str:
     """The sizes with this flag: `4 MiB, 8 MiB`, `all but 8 B`."""
-    texts: dict[str, str] = {}
+    texts = dict[str, str]()
     for name, rows in series.items():
         measured = [row for row in rows if row.status == "ok"]
         having = [row for row in measured if flag in row.warnings]
@@ -112,7 +112,7 @@ def _flag_sizes(flag: str, series: RowsBySeries) -> str:
 
 def _reason_texts(series: RowsBySeries, terminal: Terminal) -> list[str]:
     """`failed: all_reduce 1 MiB: reason`, a line for each status and reason."""
-    rows_by_reason: dict[tuple[str, str], dict[str, list[Row]]] = {}
+    rows_by_reason = dict[tuple[str, str], dict[str, list[Row]]]()
     for name, rows in series.items():
         for row in rows:
             if row.status != "ok":
@@ -183,7 +183,7 @@ def _rows_by_series(
     """
     names = [name for name in CONSTANT if name != "window" and name in varying]
     several = len({row.benchmark for row in rows}) > 1
-    series: dict[str, list[Row]] = {}
+    series = dict[str, list[Row]]()
     for row in listed:
         parts = [variable_text(row, name) for name in names]
         words = [row.benchmark if several or not any(parts) else "", *parts]

@@ -44,8 +44,8 @@ def lines_by_window(combined: CombinedCases) -> Iterator[NamedLines]:
     a line; a window that shrinks as sizes grow has none."""
     for benchmark, lines in combined.lines().items():
         short = combined.short_names(lines)
-        apart: dict[str, Sequence[Combined]] = {}
-        names: dict[str, str] = {}
+        apart = dict[str, Sequence[Combined]]()
+        names = dict[str, str]()
         for name, rows in lines.items():
             is_repeated = len({row.message_bytes for row in rows}) < len(rows)
             groups = by_window(rows) if is_repeated else [(None, rows)]

@@ -97,7 +97,7 @@ def drawn(title: str, size: tuple[float, float] = INCHES) -> Iterator[tuple[Axes
     import matplotlib
     from matplotlib.figure import Figure as Drawing
 
-    made: list[Figure] = []
+    made = list[Figure]()
     with matplotlib.rc_context(SETTINGS):
         drawing = Drawing(figsize=size, layout="constrained")
         axes = drawing.add_subplot()
@@ -208,8 +208,8 @@ def over_size(
     is_time = quantity is MEDIAN
     label = TIME if is_time else f"{quantity.name} ({quantity.usual})"
     with drawn(f"{benchmark}: {label} over message size") as (axes, made):
-        every: list[float] = []
-        sizes: list[float] = []
+        every = list[float]()
+        sizes = list[float]()
         for name, rows, colour, style in curves.drawn(benchmark):
             at, middle, low, high = _points(rows, quantity)
             axes.plot(at, middle, color=colour, linestyle=style, label=name)
@@ -286,7 +286,7 @@ def _points(rows: Sequence[Measured], quantity: Quantity) -> Any:
 
 def by_layout(curves: Curves) -> list[Figure]:
     """Times by layout at the smallest and the largest size that two layouts share."""
-    figures: list[Figure] = []
+    figures = list[Figure]()
     for benchmark in curves.rows:
         by_size = grouped(curves.of_benchmark(benchmark), lambda row: row.message_bytes)
         shared = [size for size, alike in by_size.items() if len({row.layout for row in alike}) > 1]
@@ -355,7 +355,7 @@ def pair_matrix(matrix: JudgedMatrix, name: str) -> list[Figure]:
 def distribution(title: str, launches: Launches) -> list[Figure]:
     """The cumulative distribution of the times of the repetitions, one line per launch."""
     with drawn(f"{title}: distribution") as (axes, made):
-        every: list[float] = []
+        every = list[float]()
         for number, (run_id, times) in enumerate(launches, start=1):
             values = np.quantile(times, SHARES).tolist()
             name = f"launch {number}: {run_id}" if len(launches) > 1 else None

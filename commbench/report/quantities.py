@@ -97,7 +97,7 @@ def quoted(rows: Sequence[Row]) -> tuple[Quantity, ...]:
     is_rate = any(
         row.window is not None or row.is_stream or row.benchmark.startswith("copy") for row in rows
     )
-    if any(has_several_pairs(row) for row in rows):
+    if any(map(has_several_pairs, rows)):
         return MESSAGE_RATE, ALGBW
     return (ALGBW,) if is_rate else (MEDIAN,)
 

@@ -63,7 +63,7 @@ def lines_of(
     heading_of: Callable[[Row], str] = lambda row: "",
 ) -> list[dict[str, list[Row]]]:
     """The rows in lines, both in their order."""
-    lines: dict[Hashable, dict[str, list[Row]]] = {}
+    lines = dict[Hashable, dict[str, list[Row]]]()
     for row in rows:
         lines.setdefault(line_of(row), {}).setdefault(heading_of(row), []).append(row)
     return [*lines.values()]

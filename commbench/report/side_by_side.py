@@ -148,11 +148,11 @@ def _tables_text(
 
 def _tables(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
     """The rows by the variables of APART and the window that was asked for."""
-    series: dict[tuple[Any, ...], list[Row]] = {}
+    series = dict[tuple[Any, ...], list[Row]]()
     for row in sorted(rows, key=row_order):
         key = attrgetter(*APART, *BESIDE)(row)
         series.setdefault(key, []).append(row)
-    tables: dict[tuple[Any, ...], list[Row]] = {}
+    tables = dict[tuple[Any, ...], list[Row]]()
     for key, sizes in series.items():
         for window, group in by_window(sizes):
             tables.setdefault((*key[: len(APART)], window), []).extend(group)
@@ -259,7 +259,7 @@ def _sentences(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str]) -> 
         ([row for row in pairs if has_bandwidth(row)], ALGBW, max, "bandwidth"),
         ([row for row in sized if is_collective(row)], BUSBW, max, "busbw"),
     )
-    parts: dict[str, list[str]] = {}
+    parts = dict[str, list[str]]()
     for alike, quantity, pick, word in kinds:
         by_heading = grouped(alike, lambda row: headings[_column_of(row)])
         sizes = [{row.message_bytes for row in own} for own in by_heading.values()]

@@ -112,6 +112,7 @@ def arrow_schema(table: str) -> Any:
         "flag": pa.bool_(),
         "texts": pa.list_(pa.string()),
         "numbers": pa.list_(pa.float64()),
+        "integers": pa.list_(pa.int64()),
         "map": pa.map_(pa.string(), pa.string()),
         "time": pa.timestamp("us", tz="UTC"),
     }
@@ -188,7 +189,7 @@ def grouped(
     items: Iterable[GroupItem], key: Callable[[GroupItem], GroupKey]
 ) -> dict[GroupKey, list[GroupItem]]:
     """The items by their key, in the order in which they come."""
-    groups: dict[GroupKey, list[GroupItem]] = {}
+    groups = dict[GroupKey, list[GroupItem]]()
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups

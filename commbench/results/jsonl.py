@@ -28,7 +28,7 @@ from .writer import Entry
 CASES_JSONL = "cases.jsonl"
 KINDS: Mapping[str, Any] = {
     "text": str, "integer": int, "number": int | float, "flag": bool, "texts": list,
-    "numbers": list, "map": dict, "time": str,
+    "numbers": list, "integers": list, "map": dict, "time": str,
 }  # fmt: skip
 TIMES = tuple(column.name for column in TABLES["cases"] if column.kind == "time")
 

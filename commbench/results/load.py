@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.core.case import counting_ranks
 from commbench.core.errors import CommbenchError, ConfigError, Unreadable, no_permission
 from commbench.core.states import Phase
 from commbench.core.terminal import first_line
@@ -47,7 +48,8 @@ ROW_KEYS = {  # columns that identify a row: the same row may be in a part and i
 SINGLE_PHASES: tuple[Phase, ...] = ("connect", "warmup")
 NULLABLE = {"integer": "Int64", "flag": "boolean"}
 HASHABLE: dict[str, Callable[[Any], object]] = {
-    "map": functools.partial(json.dumps, sort_keys=True), "texts": " ".join, "numbers": tuple,
+    "map": functools.partial(json.dumps, sort_keys=True),
+    "texts": " ".join, "numbers": tuple, "integers": lambda values: tuple(values.tolist()),
 }  # fmt: skip
 RUN = b"commbench_run"  # metadata of a run's own cases.parquet: its run.json
 RUNS = b"commbench_runs"  # metadata of a saved baseline: the run.json of each of its launches
@@ -181,11 +183,10 @@ def find_sources(
 
 def flat_paths(paths: Iterable[Paths]) -> list[Path]:
     """The paths one by one, of lists within lists too."""
-    single = (str, os.PathLike)
     return [
         flat
         for path in paths
-        for flat in ([Path(path)] if isinstance(path, single) else flat_paths(path))
+        for flat in ([Path(path)] if isinstance(path, str | os.PathLike) else flat_paths(path))
     ]
 
 
@@ -273,7 +274,7 @@ def read_cases(paths: Iterable[Paths]) -> tuple[list[CaseSource], list[str]]:
     )
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as readers:
         results = list(readers.map(_read_source, sources))
-    problems = [str(error) for error in unreadable]
+    problems = list(map(str, unreadable))
     problems += [result for result in results if isinstance(result, str)]
     return [result for result in results if not isinstance(result, str)], problems
 
@@ -337,7 +338,7 @@ def run_tables(
 
     `where`: filters of pyarrow; `damaged` is called for each file that can't be read.
     """
-    rows: dict[Path, Any] = {}
+    rows = dict[Path, Any]()
     # parts first: a run that merges meanwhile has its rows in both places, never in neither
     try:
         below = list((run / PARTS).iterdir())
@@ -404,12 +405,11 @@ def frame_of(tables: Sequence[Any], table: str = "cases") -> pd.DataFrame:
     return frame.drop_duplicates(ROW_KEYS[table], keep="last", ignore_index=True)
 
 
-def counting_ranks(case: Row, ranks: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """A mask of the ranks [n] whose clocks count, by the column `headline`, all where it names
-    none: a repetition takes as long as the slowest of them measured."""
-    end = 1 if case.headline == "receiver" else 0
-    of_pair = np.isin(ranks, [int(pair.split("-")[end]) for pair in (case.pair or "").split()])
-    return of_pair | (case.headline == "max_over_ranks" or not of_pair.any())
+def counting_mask(case: Row, ranks: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """A mask of the ranks [n] whose clocks count, all where these are not there: a repetition takes
+    as long as the slowest of them measured."""
+    counted = np.isin(ranks, counting_ranks(case, case.headline, None) or ())
+    return counted | (not counted.any())
 
 
 def in_table_order(cases: pd.DataFrame) -> pd.DataFrame:
@@ -422,7 +422,7 @@ def in_table_order(cases: pd.DataFrame) -> pd.DataFrame:
 
 def row_dicts(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows of a data frame with plain values."""
-    names = [str(name) for name in frame.columns]
+    names = list(map(str, frame.columns))
     # column by column: pandas' own to_dict("records") takes twice the time
     columns = [list(map(plain, frame[name].tolist())) for name in frame.columns]
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
@@ -433,7 +433,7 @@ def plain(value: Any) -> Any:
     nulls."""
     if isinstance(value, float):
         return None if math.isnan(value) else int(value) if value.is_integer() else value
-    if value is None or isinstance(value, (str, int)):
+    if isinstance(value, str | int | None):
         return value
     import pandas as pd
 

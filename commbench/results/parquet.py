@@ -192,12 +192,12 @@ class Parquet:
         if time.monotonic() > until_s or (is_large and until_s < math.inf):
             return
         schema = arrow_schema(table).with_metadata(self._metadata)
-        done: list[Path] = []
+        done = list[Path]()
         try:
             with pq.ParquetWriter(
                 aside, schema, compression="zstd", write_page_checksum=True
             ) as writer:
-                group: list[Any] = []
+                group = list[Any]()
                 for part in ([target] if target.exists() else []) + parts:
                     if done and time.monotonic() > until_s:
                         break

@@ -14,7 +14,7 @@ from commbench.core.states import Phase
 from commbench.stats.series import Series
 
 from .jsonl import is_json, json_columns, json_rows
-from .load import counting_ranks, rows_of_table, run_tables
+from .load import counting_mask, rows_of_table, run_tables
 from .row import Row, row_of
 from .writer import Arrays
 
@@ -59,7 +59,7 @@ def recorded_samples(folder: Path, case_ids: Collection[str]) -> dict[str, Array
 def repetition_seconds(row: Row, samples: Arrays) -> Series:
     """Seconds per operation of each measured repetition of these samples of a case: of the slowest
     rank whose clock counts."""
-    counts = (samples["phase"] == MEASURE) & counting_ranks(row, samples["rank"])
+    counts = (samples["phase"] == MEASURE) & counting_mask(row, samples["rank"])
     repetition, elapsed_ns = (samples[name][counts] for name in ("repetition", "elapsed_ns"))
     order = np.argsort(repetition, kind="stable")
     _, begins = np.unique(repetition[order], return_index=True)

@@ -176,7 +176,7 @@ class Row(Variables):
     visit_medians_s: tuple[float, ...] | None = result(
         "median of each visit, in chronological order", unit="s"
     )
-    visit_launches: tuple[float, ...] | None = result("launch of each visit")
+    visit_launches: tuple[int, ...] | None = result("launch of each visit")
     fast_mode_s: float | None = result(
         "two typical times, at least a factor of 2 apart: the median of the faster repetitions;"
         " else null",
@@ -265,12 +265,13 @@ class Measured(Row):
     @property
     def launch_medians(self) -> tuple[float, ...]:
         """Of timing=rigorous the median of the visits of each launch; else the row's own."""
-        by_launch: dict[float, list[float]] = {}
+        by_launch = dict[int, list[float]]()
         visits = zip(self.visit_launches or (), self.visit_medians_s or (), strict=False)
         for launch, median_s in visits:
             by_launch.setdefault(launch, []).append(median_s)
-        is_own = len(by_launch) < FEW_LAUNCHES
-        return (self.median_s,) if is_own else tuple(map(median, by_launch.values()))
+        if len(by_launch) < FEW_LAUNCHES:
+            return (self.median_s,)
+        return tuple(map(median, by_launch.values()))
 
 
 def row_of(values: Mapping[str, Any]) -> Row:
@@ -340,4 +341,5 @@ FROM_PLAIN: Mapping[Kind, Callable[[Any], Any]] = {
     "map": _options,
     "texts": tuple,
     "numbers": tuple,
+    "integers": tuple,
 }

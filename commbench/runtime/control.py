@@ -124,7 +124,7 @@ class StoreControl(Control):
     ) -> list[bytes]:
         """The values of keys as soon as all are there: one request, however many ranks there are.
         Raises Missing."""
-        late: list[int] = []
+        late = list[int]()
         cause = None
         waits = 1 if on_waiting is None else REPORTS_PER_WAIT
         for _ in range(waits):
@@ -195,7 +195,7 @@ class NodeControl(Control):
         self.size = len(self._ranks)
         node_index = {rank: index for index, node in enumerate(nodes) for rank in node}
         # by node, in the order of `ranks`: rank 0 of this control leads the first
-        positions: dict[int, list[int]] = {}
+        positions = dict[int, list[int]]()
         for position, rank in enumerate(self._ranks):
             positions.setdefault(node_index[rank], []).append(position)
         here = node_index[wide.rank]

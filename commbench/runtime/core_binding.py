@@ -30,7 +30,7 @@ def bind_process(mode: Binding, local_rank: int, ranks_here: int, threads_per_ra
     """
     cores = sorted(os.sched_getaffinity(0))
     # by hardware threads of one core: ranks must not share a core while others are idle
-    groups: dict[tuple[int, ...], list[int]] = {}
+    groups = dict[tuple[int, ...], list[int]]()
     for core in cores:
         file = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
         siblings = tuple(parse_ranges(read_text(file))) or (core,)

@@ -78,7 +78,7 @@ class Progress:
         phase = self.phase
         if runner is None:
             return phase
-        repetition, step = (int(number) for number in runner.progress[:2])
+        repetition, step = map(int, runner.progress[:2])
         call = (
             f", call {step + 1} of {len(runner.calls)} ({runner.calls[step]})"
             if 0 <= step < len(runner.calls)
@@ -228,7 +228,7 @@ class Heartbeat:
         together."""
         if not ranks:
             return ""
-        lost = "; ".join(self._with_state(rank) for rank in ranks[:MAX_NAMED_RANKS])
+        lost = "; ".join(map(self._with_state, ranks[:MAX_NAMED_RANKS]))
         # the library reports that the other rank is gone
         here = LIBRARY_ERROR.sub("", self._progress.text())
         return f"{lost} while rank {self.rank} was in {here}"

@@ -110,7 +110,7 @@ def _shown_words(overrides: Sequence[str], are_read: bool) -> list[str]:
 
     If ranks read them, only what is exported to the ranks too can be left out.
     """
-    masked = [masked_override(word) for word in overrides]
+    masked = list(map(masked_override, overrides))
     if not are_read:
         return masked
     return [

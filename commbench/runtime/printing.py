@@ -258,7 +258,7 @@ def _open_closed_descriptors() -> None:
 
 def _replaced(marks: tuple[bytes, bytes]) -> list[Any]:
     """Safe streams for sys.stdout and sys.stderr."""
-    files: dict[tuple[int, int], OpenFile] = {}
+    files = dict[tuple[int, int], OpenFile]()
     streams = list[Any]()
     for stream, number, mark in zip((sys.stdout, sys.stderr), (1, 2), marks, strict=True):
         descriptor = number if stream is None else _descriptor(stream)

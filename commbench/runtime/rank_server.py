@@ -192,7 +192,7 @@ class ForkedWorld(RunningWorld):
             send_handle(server.connection, output, self.pid)
 
     def wait(self, timeout_s: float) -> list[int]:
-        ended: list[int] = []
+        ended = list[int]()
         while self.status is None and self._server.connection.poll(timeout_s):
             timeout_s = 0.0  # then only what has arrived by now
             try:

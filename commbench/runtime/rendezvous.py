@@ -123,14 +123,14 @@ def assemble(identity: RankIdentity, control: Control) -> World:
         raise WorldBroken(f"{missing}; start rank 0 as well") from missing
     host = f"{identity.node_id or ''}|{host_identity()}"
     hosts = control.gather(host, FIRST_MEETING_S, "the first meeting")
-    ranks_by_host: dict[str, list[int]] = {}
+    ranks_by_host = dict[str, list[int]]()
     for rank, its_host in enumerate(hosts):
         ranks_by_host.setdefault(its_host, []).append(rank)
     nodes = control.decide(list(ranks_by_host.values()), FIRST_MEETING_S, "the first meeting")
     return World(
         identity.rank,
         identity.size,
-        tuple(tuple(node) for node in nodes),
+        tuple(map(tuple, nodes)),
         (identity.rank,),
         identity.launcher,
     )

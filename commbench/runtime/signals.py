@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -66,6 +67,7 @@ class RunEnder:
         self._read_end, self._write_end = os.pipe()
         os.set_blocking(self._write_end, False)
         self._thread.start()
+        self._report, sys.unraisablehook = sys.unraisablehook, self._end_in_callback
         self._before = set_handlers(dict.fromkeys((signal.SIGTERM, signal.SIGINT), self._handle))
         if self._before:
             self._wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
@@ -75,27 +77,36 @@ class RunEnder:
         if self._before:
             signal.set_wakeup_fd(self._wakeup)
             set_handlers(self._before)
+        sys.unraisablehook = self._report
         os.close(self._write_end)
         self._thread.join()
         os.close(self._read_end)
 
     def _handle(self, number: int, frame: Any) -> None:
         """The signal handler: the main thread has returned from C."""
-        if not self._ending.acquire(blocking=False):
-            if self._main_thread_ends.is_set():
-                return  # a second signal while the first one unwinds
-            _wait_for_exit()
-        self._main_thread_ends.set()
+        if self._main_thread_ends.is_set():
+            return  # a second signal while the first one unwinds
+        self.claim()
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(SIGNAL_STATUS + number)
 
+    def _end_in_callback(self, dropped: sys.UnraisableHookArgs) -> None:
+        """A signal came within a callback, such as that of a weak reference, from which Python
+        passes nothing on: it would go on, and ignore further signals. Imports make many."""
+        if isinstance(dropped.exc_value, KeyboardInterrupt | SystemExit):
+            status = getattr(dropped.exc_value, "code", SIGNAL_STATUS + signal.SIGINT)
+            self._ending.release()
+            self.finish(status, partial(self._save, status))
+        else:
+            self._report(dropped)
+
     def claim(self) -> None:
-        """Called by the main thread when it ends the run for a reason of its own."""
+        """Called by the main thread when it ends the run."""
         if not self._main_thread_ends.is_set() and not self._ending.acquire(blocking=False):
             _wait_for_exit()
         self._main_thread_ends.set()
 
     def finish(self, status: int, save: Callable[[], None]) -> None:
-        """Called by another thread: save and exit, unless a thread already does."""
+        """Save and exit, unless a thread already does."""
         if not self._ending.acquire(blocking=False):
             return
         threading.Timer(SAVE_S, os._exit, [status]).start()
@@ -106,10 +117,7 @@ class RunEnder:
             os._exit(status)
 
     def _read_signals(self) -> None:
-        while True:
-            data = os.read(self._read_end, 1)
-            if not data:
-                return
+        while data := os.read(self._read_end, 1):
             number = data[0]
             if number in (signal.SIGINT, signal.SIGTERM):
                 patience_s = UNWIND_S if self._on_signal(number) else 0.0

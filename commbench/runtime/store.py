@@ -268,7 +268,7 @@ class _StoreServer:
             if not missing:
                 self._send(connection, frame(number, [self._values[key] for key in words]))
             return
-        answer: list[bytes] = []
+        answer = list[bytes]()
         if operation == SET:
             key, value = words
             self._values[key] = value

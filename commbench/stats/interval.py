@@ -14,6 +14,7 @@ ORDER_OF_MAGNITUDE = 0.30  # and up to which it says more than its order of magn
 DIGITS = 9  # of such a distance: more would be rounding errors
 MOST_PERCENT = 9999  # that are written
 SYMMETRIC = 2.0  # largest ratio of the distances of both ends that are written as one
+NEAR = 0.01  # a nearer end counts as one at this distance: nobody decides by less
 
 Certainty = Literal["", "~", "?"]
 
@@ -94,8 +95,7 @@ class Interval:
         if not self.is_known:
             return f"(n={self.n})"
         below, above = self.sides
-        is_even = max(below, above) <= SYMMETRIC * min(below, above)
-        if is_even or self.is_narrow:
+        if max(below, above) <= SYMMETRIC * max(NEAR, min(below, above)):
             return f"±{_percent(max(below, above))}%"
         # the value may lie outside: the ratio of medians does of an interval of paired ratios
         return f"-{_percent(max(below, 0.0))} +{_percent(max(above, 0.0))}%"
@@ -130,7 +130,7 @@ def of_formula(formula: Callable[..., float], *inputs: Interval) -> Interval:
     )
     if not all(each.is_known for each in inputs):
         return unknown
-    corners = [formula(*ends) for ends in product(*((each.low, each.high) for each in inputs))]
+    corners = [formula(*ends) for ends in product(*(each.ends for each in inputs))]
     levels = [each.level for each in inputs if each.level is not None]
     level = min(levels) if len(levels) == len(inputs) else None
     return replace(unknown, low=min(corners), high=max(corners), level=level)
@@ -143,7 +143,7 @@ def widest(value: float, intervals: Sequence[Interval]) -> Interval:
     known = [each for each in intervals if each.is_known]
     if not known:
         return unknown
-    ends = [end for each in known for end in (each.low, each.high)]
+    ends = [end for each in known for end in each.ends]
     values = [each.value for each in intervals]
     level = min((each.level for each in known if each.level is not None), default=None)
     return replace(unknown, low=min(*ends, *values), high=max(*ends, *values), level=level)

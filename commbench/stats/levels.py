@@ -37,14 +37,14 @@ class GroupedLaunches:
     @functools.cached_property
     def by_group(self) -> dict[str, Series]:
         """The logs of the times of each group."""
-        logs: dict[str, list[float]] = {}
+        logs = dict[str, list[float]]()
         for group, log in zip(self.groups, np.log(self.times).tolist(), strict=True):
             logs.setdefault(group, []).append(log)
         return {group: np.array(own) for group, own in logs.items()}
 
     @functools.cached_property
     def levels(self) -> Series:
-        return np.array([median_of(own) for own in self.by_group.values()])
+        return np.array([*map(median_of, self.by_group.values())])
 
     @property
     def single_share(self) -> float:

@@ -17,6 +17,7 @@ TYPES: dict[Kind, dict[str, Any]] = {
     "flag": {"type": ["boolean", "null"]},
     "texts": {"type": ["array", "null"], "items": {"type": "string"}},
     "numbers": {"type": ["array", "null"], "items": {"type": ["number", "null"]}},
+    "integers": {"type": ["array", "null"], "items": {"type": "integer"}},
     "map": {"type": ["object", "null"], "additionalProperties": {"type": "string"}},
     "time": {"type": ["string", "null"], "format": "date-time"},
 }

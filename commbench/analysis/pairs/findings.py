@@ -67,7 +67,7 @@ def findings(rows: Iterable[Row]) -> list[Finding]:
 def findings_in(compared: Sequence[JudgedMatrix]) -> list[Finding]:
     """Ranks first, then slow pairs, then asymmetric ones; the worst of each kind first, each at its
     worst size."""
-    at_sizes: dict[tuple[Any, ...], list[Finding]] = {}
+    at_sizes = dict[tuple[Any, ...], list[Finding]]()
     for matrix in compared:
         shared = matrix.shared
         where = shared.run_id, shared.benchmark, shared.message_bytes

@@ -67,7 +67,7 @@ def judged_matrices(rows: Iterable[Row]) -> list[JudgedMatrix]:
     """In the order of their first rows."""
     found = matrices(rows)
     by_size = sorted(found, key=lambda matrix: matrix.shared.message_bytes)
-    answers: dict[Matrix, JudgedMatrix] = {}
+    answers = dict[Matrix, JudgedMatrix]()
     for sizes in map(tuple, grouped(by_size, _series).values()):
         slow = agreed(sizes, slow_at_size)
         asymmetric = agreed(sizes, asymmetric_at_size)

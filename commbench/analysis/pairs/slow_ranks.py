@@ -32,7 +32,7 @@ def by_all_pairs(matrix: JudgedMatrix) -> dict[int, SlowPart]:
     beside the pairs of the class."""
     classes = [medians for link, medians in matrix.usable.items() if link != SELF]
     tests = 2 * len(classes) * len(matrix.sizes)
-    slow: dict[int, SlowPart] = {}
+    slow = dict[int, SlowPart]()
     for medians, end in product(classes, (0, 1)):
         of_ranks = {
             rank: _median_of(sorted(medians[pair].value for pair in pairs))

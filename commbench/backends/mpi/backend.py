@@ -231,7 +231,7 @@ class MpiCommunicator(RankCommunicator):
         facts = {
             "library": library,
             "transports": self._transports(),
-            "standard": ".".join(str(part) for part in self.mpi.Get_version()),
+            "standard": ".".join(map(str, self.mpi.Get_version())),
             "thread_level": level[self.mpi.Query_thread()],
         }
         if self._gpu is None:

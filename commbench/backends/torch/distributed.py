@@ -64,7 +64,7 @@ def start_group(
     from torch.distributed.distributed_c10d import PrefixStore
 
     order = range(world.size) if keeps_order() else [rank for node in world.nodes for rank in node]
-    numbers = tuple(order.index(rank) for rank in range(world.size))
+    numbers = tuple(map(order.index, range(world.size)))
     store = PrefixStore(f"commbench/{name}", control.store)
     dist.init_process_group(
         name,

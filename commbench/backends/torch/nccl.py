@@ -310,9 +310,7 @@ class NcclLowering:
                     for tensor in tensors
                 ]
             )
-        return Call(
-            self._exchange, (Rotating(tuple(list(batch) for batch in zip(*rows, strict=True))),)
-        )
+        return Call(self._exchange, (Rotating(tuple(map(list, zip(*rows, strict=True)))),))
 
     def _exchange(self, operations: list[Any]) -> None:
         try:

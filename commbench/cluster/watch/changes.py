@@ -172,8 +172,11 @@ def _denied_text(turn: CaseTurn, again: Sequence[HealthyLaunch], rule: WatchRule
     at_delta = _at_delta_text(turn.history, again, rule)
     if at_delta:
         return at_delta
-    if _show_the_same(turn, again, rule):
-        answer = f"{plural(len(again), 'fresh one was', 'fresh ones were')} too, as days may be"
+    if turn.history.change is not None and again:
+        answer = plural(len(again), "fresh one is", "fresh ones are")
+    elif _show_the_same(turn, again, rule):
+        fresh = plural(len(again), "fresh one was", "fresh ones were")
+        return f"{turn.look.launch} in this launch: {fresh} too, as days may be"
     else:
         answer = f"{plural(len(again), 'fresh one does', 'fresh ones do')} not confirm it"
     return f"{turn.look.doubt}: {answer}"

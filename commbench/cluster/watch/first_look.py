@@ -58,7 +58,7 @@ def first_look(
 def _doubt(known: CaseVerdict, launch: CaseVerdict) -> str:
     if known == "SAME":
         return f"{launch} in this launch alone"
-    return f"no longer {known} in this launch"
+    return f"not {known} as before in this launch"
 
 
 @dataclass(frozen=True)

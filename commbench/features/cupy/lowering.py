@@ -221,9 +221,7 @@ class CupyLowering:
                 for at in buffer.addresses(view)
             ]
             rows.append(calls)
-        return Call(
-            self._group, (Rotating(tuple(list(group) for group in zip(*rows, strict=True))),)
-        )
+        return Call(self._group, (Rotating(tuple(map(list, zip(*rows, strict=True)))),))
 
     def _group(self, calls: list[tuple[Any, tuple[int, ...]]]) -> None:
         """A call that fails must not leave the group open: later calls would only be added to

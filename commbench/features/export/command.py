@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from commbench.cli.options import CommandParser, check_file, with_last_runs, write_file
 from commbench.core.errors import ConfigError
 from commbench.core.states import status_of_run
@@ -174,8 +176,10 @@ def csv_text(frame: pd.DataFrame, table: str) -> str:
             written[name] = column.map(
                 {value: _harmless(value) for value in column.dropna().unique()}
             )
-        elif kind in ("texts", "numbers"):
-            written[name] = column.map(lambda values: json.dumps(list(values)), na_action="ignore")
+        elif kind in ("texts", "numbers", "integers"):
+            written[name] = column.map(
+                lambda values: json.dumps(np.asarray(values).tolist()), na_action="ignore"
+            )
         elif kind == "map":
             written[name] = column.map(
                 lambda values: json.dumps(values, sort_keys=True), na_action="ignore"

@@ -60,7 +60,7 @@ SETTING_VARIABLES = tuple(
     if name not in (*OPERATION_VARIABLES, *PLACE_VARIABLES, "pair")
 )
 
-Launch = tuple[str, float]  # run_id and its launch
+Launch = tuple[str, int]  # run_id and its launch
 Visits = Mapping[Launch, Sequence[float]]  # the median of each visit in seconds
 Values = tuple[Hashable, ...]  # of variables
 
@@ -129,7 +129,7 @@ def _visit_medians(row: Measured) -> dict[Launch, Sequence[float]]:
     medians = row.visit_medians_s
     launches = row.visit_launches
     if medians is None or launches is None:
-        return {(row.run_id, 0.0): [row.median_s]}
+        return {(row.run_id, 0): [row.median_s]}
     by_launch: dict[Launch, list[float]] = {}
     for launch, median_s in zip(launches, medians, strict=True):
         by_launch.setdefault((row.run_id, launch), []).append(median_s)

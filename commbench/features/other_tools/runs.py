@@ -167,7 +167,7 @@ def _of_visits(rows: Sequence[Row]) -> Row:
         visits=len(times),
         visit_spread=max(times) / min(times),
         visit_medians_s=tuple(times),
-        visit_launches=(0.0,) * len(times),
+        visit_launches=(0,) * len(times),
     )
     return _with_rates(middle, middle.world_size)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commbench.core.states import PHASES
-from commbench.results.load import CASE_KEY, Paths, counting_ranks, read_case_rows, read_rows
+from commbench.results.load import CASE_KEY, Paths, counting_mask, read_case_rows, read_rows
 from commbench.results.row import Measured
 from commbench.stats.thresholds import FULL_SPEED_SHARE
 
@@ -55,7 +55,7 @@ def cold_start(*paths: Paths) -> pd.DataFrame:
     steady_s: seconds per operation, the case's median. ramp_repetitions: how many repetitions, from
     the first call on, came before the rate reached 95 % of the steady one: before the first
     repetition that, like the median of it and the next four, takes at most steady_s / 0.95. ramp_s:
-    the sum of their durations, by the ranks whose clock counts (counting_ranks). ramp_wall_s: from
+    the sum of their durations, by the ranks whose clock counts (counting_mask). ramp_wall_s: from
     the start of the first call to that repetition on the rank's own clock (the latest rank): an
     upper bound, because it includes the checks and decisions between phases.
 
@@ -97,7 +97,7 @@ def _ramp(case: Measured, samples: pd.DataFrame) -> dict[str, float | None]:
     phase = steps // most
     block_k = case.block_k or 1
     operations = np.where(phase == MEASURE, 1, 1 / block_k) * (case.operations_per_sample or 1)
-    sample_s = np.fmax.reduce(elapsed[:, counting_ranks(case, ranks)], axis=1)
+    sample_s = np.fmax.reduce(elapsed[:, counting_mask(case, ranks)], axis=1)
     operation_s = sample_s / operations
     steady_s = case.median_s
     first = {"first_call_s": case.first_call_s, "steady_s": steady_s}

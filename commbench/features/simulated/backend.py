@@ -50,7 +50,7 @@ class Simulated(Backend):
             if rank >= world.size:
                 allowed = f"the ranks of this world are 0 to {world.size - 1}"
                 raise ConfigError(f"backend.model.{name} names rank {rank}; {allowed}")
-        nodes = tuple(world.node_of(rank) for rank in range(world.size))
+        nodes = tuple(map(world.node_of, range(world.size)))
         if self.model.slow_node not in (None, *nodes):
             raise ConfigError(
                 f"backend.model.slow_node names node {self.model.slow_node}; the nodes of this"

@@ -171,7 +171,7 @@ class VirtualWorld:
                 self.active[number] = VirtualRank(number, program, delays.get(number, 0.0), todo)
                 self._reset(number, program)
         while waiting := [rank for rank in self.active.values() if rank.todo]:
-            if not sum(self._advance(rank) for rank in waiting):
+            if not sum(map(self._advance, waiting)):
                 numbers = [rank.number for rank in waiting]
                 raise CommunicationError(f"deadlock: ranks {numbers} wait for one another")
         idle = VirtualRank(-1, Program(), 0.0, deque())

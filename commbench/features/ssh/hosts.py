@@ -33,7 +33,7 @@ def main(words: Sequence[str]) -> int:
     hosts = options.hosts.split(",")
     names = filter(None, options.exports.split(","))
     environment = {name: os.environ[name] for name in names if name in os.environ}
-    logins: dict[str, subprocess.Popen[bytes]] = {}
+    logins = dict[str, subprocess.Popen[bytes]]()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         for number, host in enumerate(hosts):

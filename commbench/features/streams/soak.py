@@ -105,14 +105,15 @@ class Soak(TimingStrategy):
         self._begun_s = time.monotonic()
         self._begun_boot_s = _boot_s()
         self._saves = Timer(self._begun_s)
-        self._checks = Timer(self._begun_s)
+        self._checks = Timer(0.0)
 
     def next_block(self, blocks: Blocks, check_s: float) -> NextBlock:
         now_s = time.monotonic()
         block_s, model_s = self.collector.model_times_s
         each_s = (block_s or blocks.last.total_s) / blocks.last.n
         # the clock of a simulated world is ahead, unless its operations take no time
-        left_s = self.setup.settings.case_s - max(now_s - self._begun_s, model_s)
+        passed_s = max(now_s - self._begun_s, model_s)
+        left_s = self.setup.settings.case_s - passed_s
         if not self.setup.planned.case.has_model_clock:
             self._outside_s = max(0.0, _boot_s() - self._begun_boot_s - blocks.loop_s)
         if left_s > 0 and self._saves.due(now_s, FLUSH_S):
@@ -121,7 +122,7 @@ class Soak(TimingStrategy):
         block_s = min(SOAK_BLOCK_S, max(left_s / 2, SOAK_BLOCK_S / 10))
         n = blocks.bounded(max(1, int(block_s / max(each_s, 1e-9))))
         # filling the buffers again takes about as long as the check
-        check = self._checks.due(now_s, max(FLUSH_S, 2 * check_s / CHECK_SHARE))
+        check = self._checks.due(passed_s, max(FLUSH_S, 2 * check_s / CHECK_SHARE))
         return n, check, "duration" if left_s <= 0 else None
 
     def save_interrupted(self) -> None:
@@ -247,7 +248,7 @@ def _boot_s() -> float:
 
 @dataclass
 class Timer:
-    """For something that a soak does from time to time, with times of time.monotonic()."""
+    """For something that a soak does from time to time, with times of one clock."""
 
     last_s: float
 

@@ -313,7 +313,7 @@ class ThreadPool:
 
     def run(self, work: Sequence[TransferJob], connections: Sequence[Connection]) -> None:
         """All at once, on these connections; raises the first error after all have ended."""
-        errors: list[Exception] = []
+        errors = list[Exception]()
 
         def caught(job: TransferJob) -> None:
             try:

@@ -107,7 +107,7 @@ class Endpoint:
             if not self._connections[key].alive():
                 self._connections.pop(key).close()
         missing = sorted(set(keys) - set(self._connections))
-        connected: dict[PeerStream, socket.socket] = {}
+        connected = dict[PeerStream, socket.socket]()
         try:
             for key in missing:
                 if key[0] >= self.rank:
@@ -309,7 +309,7 @@ class TcpLowering:
 
     def _transfers(self, messages: Messages, copy: int) -> tuple[StreamTransfer, ...]:
         """One per connection, its parts in the order of the messages."""
-        views: dict[PeerStream, list[memoryview]] = {}
+        views = dict[PeerStream, list[memoryview]]()
         for peer, data in messages:
             for stream, part in enumerate(
                 cut(memoryview(self.elements(data, copy)).cast("B"), self._streams)

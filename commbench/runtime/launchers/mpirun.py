@@ -138,7 +138,7 @@ class Mpirun(LoginLauncher):
         return [chosen.launcher(), *words, *self.options, "-n", str(layout.size), *program]
 
     def environment(self, ranks_per_node: int) -> dict[str, str]:
-        exports: dict[str, str] = {}
+        exports = dict[str, str]()
         if os.geteuid() == 0:  # in a container everything runs as root
             names = (f"{kind}_ALLOW_RUN_AS_ROOT" for kind in ("OMPI", "PRTE"))
             exports |= {f"{name}{suffix}": "1" for name in names for suffix in ("", "_CONFIRM")}
@@ -155,7 +155,7 @@ class Mpirun(LoginLauncher):
 
 def _refuse_alike(hosts: Sequence[str]) -> None:
     """Raise ConfigError for hosts that are one to Open MPI 5, which cuts names at the first dot."""
-    by_label: dict[str, str] = {}
+    by_label = dict[str, str]()
     for host in hosts:
         if host.replace(".", "").isdigit():  # an address
             continue

@@ -129,7 +129,7 @@ def test_a_value_that_no_case_has_is_refused_by_every_reader_alike(
 
 WRONG_KINDS: dict[str, object] = {
     "text": 5, "integer": "5", "number": "5", "flag": 1, "texts": [5], "numbers": ["5"],
-    "map": 5, "time": 5,
+    "integers": ["5"], "map": 5, "time": 5,
 }  # fmt: skip
 
 

@@ -75,7 +75,7 @@ def test_beyond_it_the_stamps_of_the_deciding_rank_stay(monkeypatch: pytest.Monk
 
 def test_a_long_series_is_thinned_evenly_and_counted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collecting, "KEPT_REPETITIONS", 100)
-    collector = SampleCollector(planned_of("initiator", (0, 1)))
+    collector = SampleCollector(planned_of("initiator", (0, 1), (0, 1)))
     elapsed = noise(2, 1037)
     for begin in range(0, 1037, 61):
         collector.add("measure", stamps_at(elapsed[:, begin : begin + 61]))
@@ -86,7 +86,7 @@ def test_a_long_series_is_thinned_evenly_and_counted_whole(monkeypatch: pytest.M
 
 
 def test_what_is_saved_is_forgotten_but_for_the_times() -> None:
-    collector = SampleCollector(planned_of("initiator", (3, 7)))
+    collector = SampleCollector(planned_of("initiator", (3, 7), (3, 7)))
     collector.add("measure", stamps_at(noise(2, 400)))
     collector.forget()
     assert not collector.blocks and not collector.complete
@@ -107,7 +107,7 @@ def test_memory_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_stamps_of_a_long_warm_up_are_those_of_its_beginning() -> None:
-    collector = SampleCollector(planned_of("initiator", (0, 1)))
+    collector = SampleCollector(planned_of("initiator", (0, 1), (0, 1)))
     for n in (1500, 1500, 1500):
         collector.add("warmup", stamps_at(np.full((2, n), 1000)))
     collector.add("measure", stamps_at(np.full((2, 10), 1000)))

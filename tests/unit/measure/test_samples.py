@@ -19,20 +19,22 @@ def stamps_of(elapsed_ns: list[list[int]]) -> np.ndarray[tuple[int, ...], np.dty
 
 
 @pytest.mark.parametrize(
-    ("headline", "senders", "pairs", "expected_ns"),
+    ("headline", "pairs", "expected_ns"),
     [
-        ("initiator", (1, 0), 0, [20, 60]),
-        ("initiator", (1, 2), 2, [30, 60]),  # several at once
-        ("max_over_ranks", (0, 1, 2), 0, [30, 60]),
-        ("max_over_senders", (0, 2), 2, [30, 50]),
+        ("initiator", [(1, 0)], [20, 60]),
+        ("initiator", [(1, 0), (2, 0)], [30, 60]),  # several at once
+        ("receiver", [(1, 0)], [10, 50]),
+        ("max_over_ranks", [], [30, 60]),
+        ("max_over_ranks", [(0, 1)], [30, 60]),
+        ("max_over_senders", [(0, 1), (2, 1)], [30, 50]),
     ],
 )
 def test_headline_says_whose_clock_counts(
-    headline: str, senders: tuple[int, ...], pairs: int, expected_ns: list[int]
+    headline: str, pairs: list[tuple[int, int]], expected_ns: list[int]
 ) -> None:
     stamps = stamps_of([[10, 50], [20, 60], [30, 40]])
     times = repetition_times(
-        stamps, counted_rows(planned_of(headline, (0, 1, 2), senders, pairs)), operations=4
+        stamps, counted_rows(planned_of(headline, (0, 1, 2), *pairs)), operations=4
     )
     assert times.tolist() == [ns / 4e9 for ns in expected_ns]
 

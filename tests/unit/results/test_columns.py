@@ -52,7 +52,7 @@ PUBLIC = {  # version 3; taking one away or renaming one breaks files that peopl
 }
 SAMPLE: dict[str, Any] = {
     "text": "ü", "integer": 2**62, "number": 0.1, "flag": True, "texts": ["overhead", "skewed"],
-    "numbers": [0.1, 2.0], "map": [("A", "1")],
+    "numbers": [0.1, 2.0], "integers": [0, 2], "map": [("A", "1")],
     "time": datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=timezone.utc),
 }  # fmt: skip
 EVERY_TABLE = pytest.mark.parametrize("table", TABLES)

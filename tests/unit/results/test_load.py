@@ -32,7 +32,7 @@ from commbench.core.errors import CommbenchError
 from commbench.report.summary import read_results
 from commbench.results.columns import arrow_schema
 from commbench.results.load import (
-    counting_ranks,
+    counting_mask,
     find_runs,
     load_run,
     read_case_rows,
@@ -334,4 +334,4 @@ def test_the_clocks_that_count_are_those_of_the_headline_else_all(
     headline: str | None, pair: str | None, counting: list[int]
 ) -> None:
     case = case_row(headline=headline, pair=pair)
-    assert np.flatnonzero(counting_ranks(case, np.arange(3))).tolist() == counting
+    assert np.flatnonzero(counting_mask(case, np.arange(3))).tolist() == counting

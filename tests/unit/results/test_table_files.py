@@ -87,6 +87,30 @@ def test_a_variable_that_earlier_rows_lack_has_its_default_and_a_result_is_null(
     assert list(cases.columns) == list(commbench.load(finished).columns)
 
 
+LAUNCHES = [0.0, 1.0, 2**52]  # as floats, which hold them exactly
+
+
+def test_launches_that_earlier_files_have_as_floats_are_counts(
+    finished: Path, tmp_path: Path
+) -> None:
+    column = with_launches(finished, tmp_path, LAUNCHES)
+    assert column == [(0, 1, 2**52)] * len(column)
+    assert {type(launch) for launches in column for launch in launches} == {int}
+    with pytest.raises(CommbenchError, match="column visit_launches is not of type list<"):
+        with_launches(finished, tmp_path, [0.0, 1.0, 1.5])
+
+
+def with_launches(run: Path, folder: Path, launches: list[float]) -> list[tuple[int, ...]]:
+    """The column of the run with these floats in each case."""
+    table = pq.read_table(run / "cases.parquet")
+    for name, values in (("visit_launches", launches), ("visit_medians_s", [1e-6] * 3)):
+        at = table.schema.get_field_index(name)
+        column = pa.array([values] * len(table), pa.list_(pa.float64()))
+        table = table.set_column(at, name, column)
+    pq.write_table(table, folder / "cases.parquet")
+    return commbench.load(folder / "cases.parquet")["visit_launches"].tolist()
+
+
 @pytest.mark.parametrize("table", ["cases", "samples"])
 def test_a_flipped_bit_is_never_another_number(finished: Path, tmp_path: Path, table: str) -> None:
     file = tmp_path / f"{table}.parquet"

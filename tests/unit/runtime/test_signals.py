@@ -66,6 +66,57 @@ def test_a_call_that_does_not_come_back_is_left_after_saving(number: signal.Sign
     assert seconds < 5
 
 
+IN_A_CALLBACK = """
+import os, signal, sys, time, weakref
+from commbench.runtime.signals import RunEnder
+
+def saved(status):
+    print("saved", status, flush=True)
+
+def callback(_):
+    os.kill(os.getpid(), {number})
+    time.sleep(0.1)
+
+with RunEnder(saved, lambda number: True):
+    planted = {{1}}
+    watched = weakref.ref(planted, callback)
+    del planted
+    print("goes on")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_within_a_callback_is_not_lost(number: signal.Signals) -> None:
+    """Python prints what a callback raises, and goes on; a module that is loaded has some."""
+    code = IN_A_CALLBACK.format(number=int(number))
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=30
+    )
+    assert (ended.returncode, ended.stdout) == (128 + number, f"saved {128 + number}\n")
+    assert not ended.stderr, "no traceback"
+
+
+FAILING = """
+from commbench.runtime.signals import RunEnder
+
+class Failing:
+    def __del__(self):
+        raise ValueError("planted")
+
+with RunEnder(lambda status: None, lambda number: True):
+    Failing()
+print("goes on")
+"""
+
+
+def test_another_error_of_a_callback_is_reported_as_ever() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", FAILING], capture_output=True, text=True, check=False, timeout=30
+    )
+    assert (ended.returncode, ended.stdout) == (0, "goes on\n")
+    assert "ValueError: planted" in ended.stderr
+
+
 @pytest.mark.parametrize("before", ["os.setpgrp", "None", "os.setsid"])
 def test_a_rank_has_a_session_of_its_own_however_its_launcher_has_started_it(before: str) -> None:
     """In a group of its own, as of mpirun; in that of its launcher; with a session, as of

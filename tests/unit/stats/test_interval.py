@@ -16,6 +16,9 @@ from commbench.stats.interval import Interval, of_formula
         (Interval(0.165, 0.160, 0.168), "0.165 ±3%"),
         (Interval(162, 130, 2019), "?162 -20 +1146%"),
         (Interval(100, 99.8, 100.1), "100 ±0.2%"),
+        (Interval(100, 98.4, 100.1), "100 ±2%"),
+        (Interval(1.035, 0.997, 1.044), "1.03 -4 +0.9%"),  # within 5 %: a threshold may be between
+        (Interval(100, 98, 104), "100 ±4%"),
         (Interval(100, 90, 115), "~100 ±15%"),
         (Interval(5, 5, 5), "5.00 ±0%"),
         (Interval(2.5, 2.5000000000000004, 2.4999999999999996), "2.50 ±0%"),

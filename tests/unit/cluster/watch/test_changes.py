@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from suites import HEALTHY_TURNS, WATCHED, WatchedStore
@@ -155,6 +157,13 @@ def test_a_change_that_gets_worse_is_told_as_a_new_one() -> None:
 
 NOISY = CaseHistory(tuple(healthy_of(*(1e-5 * (1 + 0.01 * (n % 5 - 2)) for n in range(10)))))
 EQUAL = CaseHistory(tuple(healthy_of(*[1e-5] * 8)))
+OF_DAYS = CaseHistory(
+    tuple(
+        replace(launch, day=day)
+        for day, level in (("Mon", 1.0), ("Tue", 1.03), ("Wed", 0.98), ("Thu", 1.02))
+        for launch in healthy_of(*(1e-5 * level * noise for noise in (1.0, 1.001, 1.002)))
+    )
+)
 
 
 @pytest.mark.parametrize(
@@ -183,6 +192,22 @@ def test_a_difference_of_about_delta_is_said_with_its_reason(
     assert (case.verdict, case.change) == ("SAME", None)
     assert case.outcome.why[: len(text)] == text and bool(case.outcome.why) == bool(text)
     assert case.is_suspect == bool(fresh_s), "without fresh launches the run is healthy"
+
+
+@pytest.mark.parametrize(
+    ("history", "first_s", "fresh_s", "why"),
+    [
+        (SLOWER, 1.0e-5, [1.3e-5] * 3, "not SLOWER as before in this launch: 3 fresh ones are"),
+        (SLOWER, 2.2e-5, [1.3e-5] * 3, "not SLOWER as before in this launch: 3 fresh ones are"),
+        (SLOWER, None, [1.3e-5], "not SLOWER as before in this launch: 1 fresh one is"),
+        (OF_DAYS, 1.13e-5, [1.13e-5], "SLOWER in this launch: 1 fresh one was too, as days may be"),
+    ],
+)
+def test_what_fresh_launches_deny_is_said_with_what_they_show(
+    history: CaseHistory, first_s: float | None, fresh_s: list[float], why: str
+) -> None:
+    case = judged(history, first_s, *fresh_s)
+    assert (case.outcome.kind, case.outcome.why) == ("denied", why)
 
 
 def test_fresh_launches_that_were_lost_confirm_nothing() -> None:

@@ -41,11 +41,11 @@ def test_a_case_that_was_not_measured_is_undecided() -> None:
         (STEADY, 0.8e-5, "FASTER", "FASTER in this launch alone"),
         (STEADY, None, "FAILED", "FAILED in this launch alone"),
         (SLOWER, 1.3e-5, "SLOWER", ""),
-        (SLOWER, 1.0e-5, "SAME", "no longer SLOWER in this launch"),
-        (SLOWER, 2.2e-5, "SLOWER", "no longer SLOWER in this launch"),
-        (SLOWER, None, "FAILED", "no longer SLOWER in this launch"),
+        (SLOWER, 1.0e-5, "SAME", "not SLOWER as before in this launch"),
+        (SLOWER, 2.2e-5, "SLOWER", "not SLOWER as before in this launch"),
+        (SLOWER, None, "FAILED", "not SLOWER as before in this launch"),
         (FAILED, None, "FAILED", ""),
-        (FAILED, 1.0e-5, "SAME", "no longer FAILED in this launch"),
+        (FAILED, 1.0e-5, "SAME", "not FAILED as before in this launch"),
     ],
 )
 def test_what_is_otherwise_than_known_is_in_doubt(

@@ -24,7 +24,7 @@ from commbench.measure.visit_setup import VisitSetup
 from commbench.runtime.control import hosted_world
 from commbench.runtime.heartbeat import Progress
 
-OF_PAIR = (planned_of("initiator", (3, 7)), 0.01)
+OF_PAIR = (planned_of("initiator", (3, 7), (3, 7)), 0.01)
 
 
 def blocks(n: int) -> list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
@@ -219,7 +219,7 @@ def test_time_in_which_the_machine_slept_was_not_measured(monkeypatch: pytest.Mo
     soak.collector.close()
 
 
-def test_a_simulated_soak_lasts_as_long_on_the_clock_of_its_world() -> None:
+def test_a_simulated_soak_lasts_and_is_checked_on_the_clock_of_its_world() -> None:
     soak = soak_of("timing.duration_s=100")
     counters = CounterReader(soak.setup)
     blocks = Blocks(soak.setup, soak.collector, counters)
@@ -227,10 +227,11 @@ def test_a_simulated_soak_lasts_as_long_on_the_clock_of_its_world() -> None:
     blocks.last = BlockResult(n=2)
     begins_ns = np.array([[0, 25], [0, 25]]) * 10**9
     soak.collector.add_parts("measure", [np.stack([begins_ns, begins_ns + 20 * 10**9], axis=2)])
-    assert soak.next_block(blocks, check_s=0.0) == (1, False, None), "45 s for two"
+    assert soak.next_block(blocks, check_s=0.0) == (1, True, None), "45 s for two"
+    assert not soak.next_block(blocks, check_s=0.0)[1], "no time has passed since the check"
     begins_ns += 55 * 10**9
     soak.collector.add_parts("measure", [np.stack([begins_ns, begins_ns + 20 * 10**9], axis=2)])
-    assert soak.next_block(blocks, check_s=0.0)[2] is None, "90 s"
+    assert soak.next_block(blocks, check_s=0.15) == (1, False, None), "90 s, a check each 100 s"
     soak.collector.add_parts("measure", [np.stack([begins_ns, begins_ns + 20 * 10**9], axis=2)])
     assert soak.next_block(blocks, check_s=0.0)[2] == "duration", "135 s"
     assert soak.unmeasured_s == 0.0
