@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -164,6 +165,7 @@ class _Session:
         self._budget = TotalBudget(settings.budget.total_s, time.monotonic() - earlier_s)
         self._deadline_s = MEETING_S  # of the next meeting of all ranks
         self._progress = Progress()
+        self._visits = Counter[str]()  # of each case in this start, where this rank takes part
         self._graph_was_refused = False
 
     def run(self, identity: RankIdentity | None) -> int:
@@ -274,7 +276,7 @@ class _Session:
         while remaining:
             begun_s = time.monotonic()
             for planned in pass_order(remaining, self._settings, number):
-                self._visit(planned, number)
+                self._visit(planned)
             self._measure_reference(number)
             if single is not None and self._recorder.has_measured_limits:
                 self._conditions = self._library.reader.measure_limits_again(
@@ -285,9 +287,8 @@ class _Session:
         status = self._finish() if self._is_rank_0 else 0
         return int(self._control.decide(status, self._deadline_s, "end of run"))
 
-    def _visit(self, planned: Planned, number: int) -> None:
-        """Agree on whether to measure a case, measure it on its ranks, and record it; `number` is
-        the pass."""
+    def _visit(self, planned: Planned) -> None:
+        """Agree on whether to measure a case, measure it on its ranks, and record it."""
         case = planned.case
         self._progress.enter(f"the start of {case}")
         given_up = self._earlier.given_up(case.case_id)
@@ -318,15 +319,14 @@ class _Session:
             self._recorder.begin_visit(planned)
         communicator = self._library.groups[planned.group]
         if communicator is not None:
-            outcome = self._measured(planned, communicator, number, started)
+            outcome = self._measured(planned, communicator, started)
             self._print_refused_graph(planned, outcome)
             self._record(planned, outcome, started)
 
-    def _measured(
-        self, planned: Planned, communicator: Communicator, number: int, started: datetime
-    ) -> Outcome:
+    def _measured(self, planned: Planned, communicator: Communicator, started: datetime) -> Outcome:
         """The outcome of a visit, on the ranks of the case; adds to the conditions what the library
         logged in it."""
+        self._visits[planned.case.case_id] += 1
         setup = VisitSetup(
             planned,
             communicator,
@@ -336,7 +336,7 @@ class _Session:
             empty_sample_s=self._conditions.empty_sample_s,
             sink=partial(self._record, planned, started=started),
             progress=self._progress,
-            number=number,
+            number=self._visits[planned.case.case_id],
             first_block_k=self._recorder.block_k(planned),
             slow_start=self._conditions.evidence.starts_slowly(planned),
             visit=self._recorder.next_visit(planned),

@@ -34,7 +34,7 @@ class VisitSetup:
     empty_sample_s: Mapping[str, float]
     sink: Sink
     progress: Progress
-    number: int = 1  # of the visits of its case
+    number: int = 1  # of the visits of its case in this start of the run
     first_block_k: int | None = None  # of the first visit, which later ones keep
     slow_start: bool = False
     visit: str = ""

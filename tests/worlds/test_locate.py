@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 import commbench
 from commbench.__main__ import main
 from commbench.cluster.search.node_search import SearchRounds
+from commbench.measure.case import CaseVisit
+from commbench.measure.visit_setup import VisitSetup
 from commbench.results.load import find_runs, load_run
 
 SIMULATED = (
@@ -41,6 +44,26 @@ def test_a_slow_node_is_named_stored_and_makes_the_status_1(world: Callable[...,
     assert (record["search"]["bad"], record["search"]["undecided"]) == (["node7"], [])
     assert record["cases"] == len(run.cases)
     assert set(run.cases.status) == {"ok"}
+
+
+def test_pairs_that_meet_first_in_a_further_round_are_on_their_first_visit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They warm up as the pairs of the first rounds did: a connection is as new."""
+    numbers = defaultdict[str, list[int]](list)
+
+    class Seen(CaseVisit):
+        def __init__(self, setup: VisitSetup) -> None:
+            numbers[setup.planned.case.case_id].append(setup.number)
+            super().__init__(setup)
+
+    monkeypatch.setattr("commbench.measure.session.CaseVisit", Seen)
+    slow = ("backend.model.slow_rank=7", "backend.model.slow_factor=1.5")
+    assert main([*SIMULATED[1:], "layout=22x1", *slow, f"output={tmp_path / 'results'}"]) == 1
+    first_rounds = 3 * 20
+    assert len(numbers) > first_rounds, "pairs that the first rounds did not have"
+    assert any(len(visits) > 1 for visits in numbers.values())
+    assert all(visits == [*range(1, len(visits) + 1)] for visits in numbers.values())
 
 
 def test_healthy_nodes_are_good_and_make_the_status_0(world: Callable[..., Any]) -> None:
