@@ -8,7 +8,7 @@ B ping-pong, a loop over a tuple of bound calls 9 %.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, zip_longest
@@ -147,6 +147,42 @@ class GroupLowering(Protocol[Lowers]):
     def call(self, step: Step) -> Lowers: ...
 
     def within(self, communicator: Any) -> GroupLowering[Lowers]: ...
+
+
+class Posted(Generic[T]):
+    """Messages that one call of a library completes: those that are started, and blocking ones
+    behind them. The lowerings of groups share it."""
+
+    def __init__(self, backend: str) -> None:
+        self._backend = backend
+        self.messages: list[T] = []
+        self._requests: set[int] = set()
+
+    def start(self, message: T, request: int) -> Call:
+        self._requests.add(request)
+        self.messages.append(message)
+        return NO_CALL
+
+    def refuse(self) -> None:
+        """Raises Unsupported where messages have been started."""
+        if self.messages:
+            raise Unsupported(
+                f"{self._backend} needs a WaitAll for started messages before anything but messages"
+                " follows"
+            )
+
+    def completed(self, requests: Collection[int]) -> list[T]:
+        """All messages, which are posted no longer. Raises Unsupported unless these requests are
+        all that were started."""
+        if self._requests != {*requests}:
+            raise Unsupported(
+                f"{self._backend} completes all started messages in one WaitAll, and no collectives"
+                " with them"
+            )
+        messages = [*self.messages]
+        self.messages.clear()
+        self._requests.clear()
+        return messages
 
 
 def in_groups(lowering: GroupLowering[T], communicator: Any, mode: Mode) -> Callable[[Step], T]:

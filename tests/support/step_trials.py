@@ -186,6 +186,14 @@ class Trials:
         before = {"source": self.blocks[rank], "data": self.count}
         after = {"data": self.blocks[turned[left]]}
         yield self.trial("relay in a group", steps, before, after)
+        ring = (
+            Start(Send(SOURCE, (rank + 1) % self.size), 0),
+            Start(Recv(view("more"), (rank - 1) % self.size), 1),
+            WaitAll((0, 1)),
+        )
+        before = {**before, "more": self.count}
+        after = {**after, "more": self.blocks[rank - 1]}
+        yield self.trial("ring, then relay in a group", (*ring, *steps), before, after)
 
     def started_alone(self) -> Iterator[Trial]:
         collectives = [

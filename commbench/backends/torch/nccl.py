@@ -20,7 +20,6 @@ from commbench.core.case import World
 from commbench.core.errors import Unsupported
 from commbench.core.program import (
     Barrier,
-    Compute,
     Message,
     Program,
     Recv,
@@ -31,7 +30,14 @@ from commbench.core.program import (
 )
 from commbench.core.protocols import Buffer, Control, Runner
 from commbench.core.variables import Case, Device, Ipc, Mode, Registration
-from commbench.engines.lowered import NO_CALL, Call, GroupLowering, Rotating, reduced_float8
+from commbench.engines.lowered import (
+    NO_CALL,
+    Call,
+    GroupLowering,
+    Posted,
+    Rotating,
+    reduced_float8,
+)
 from commbench.hardware.machine_facts import newer_torch_needed
 from commbench.hardware.torch_install import place_of, torch_folder
 from commbench.runtime.exit_protocol import FOLDER
@@ -226,9 +232,8 @@ class NcclLowering:
         self._group = group
         self._barrier_tensor = barrier_tensor
         self._torch = TorchLowering(group, buffers, gpu)
-        self._posted: list[Message] = []  # since the last wait
+        self._posted = Posted[Message]("nccl")
         self._is_inner = False
-        self._requests: set[int] = set()  # of those that are started
         self._collectives: set[int] = set()  # started and not waited for, copies as well
 
     def within(self, communicator: NcclCommunicator) -> NcclLowering:
@@ -247,61 +252,42 @@ class NcclLowering:
             case Start(Send() | Recv()) if self._is_inner:
                 raise Unsupported("nccl can start messages between all ranks only, not in a group")
             case Start(Send() | Recv() as message, request):
-                self._posted.append(message)
-                self._requests.add(request)
-                return NO_CALL
+                return self._posted.start(message, request)
             case Start(Barrier()):
                 raise Unsupported("nccl has no barrier but a blocking one")
             case Start(_, request):
-                self._refuse_posted()
+                self._posted.refuse()
                 self._collectives.add(request)
                 return self._torch.call(step)
-            case Send() | Recv() if self._posted:
+            case Send() | Recv() if self._posted.messages and not self._is_inner:
                 # in the same batch, so that a rank can send to itself
-                shared = _buffer_names(self._posted, Recv) & _buffer_names([step], Send)
+                shared = _buffer_names(self._posted.messages, Recv) & _buffer_names([step], Send)
                 if shared:
                     raise Unsupported(
                         f"nccl sends from {', '.join(shared)} in the batch that receives into it"
                     )
-                self._posted.append(step)
+                self._posted.messages.append(step)
                 return NO_CALL
             case WaitAll(requests) if requests and self._collectives.issuperset(requests):
                 self._collectives.difference_update(requests)
                 return self._torch.call(step)
             case WaitAll(requests):
-                return self._batch(set(requests))
-            case _ if isinstance(step, Compute) and not self._posted:
-                return self._torch.call(step)
+                return self._batch(self._posted.completed(requests))
             case Barrier():  # dist.barrier would block the host instead of the stream
-                self._refuse_posted()
+                self._posted.refuse()
                 return Call(
                     self._dist.all_reduce,
                     (self._barrier_tensor, self._dist.ReduceOp.SUM, self._group),
                 )
             case _:
-                self._refuse_posted()
+                self._posted.refuse()
                 return self._torch.call(step)
 
-    def _refuse_posted(self) -> None:
-        if self._posted:
-            raise Unsupported(
-                "nccl needs a WaitAll for started messages before anything but messages follows"
-            )
-
-    def _batch(self, requests: set[int]) -> Call:
-        posted = self._posted
-        started = self._requests
-        self._posted = []
-        self._requests = set()
-        if started != requests:
-            raise Unsupported(
-                "nccl can only wait for all messages started since the last WaitAll, and not for"
-                " collectives with them"
-            )
-        if not posted:
+    def _batch(self, messages: Sequence[Message]) -> Call:
+        if not messages:
             return NO_CALL
         rows = []  # of each message one operation per copy of the rotation pool
-        for step in posted:
+        for step in messages:
             kind = self._dist.isend if isinstance(step, Send) else self._dist.irecv
             tensors = self._torch.tensors(step.data).values
             rows.append(

@@ -20,6 +20,7 @@ from commbench.core.program import Step, View
 from commbench.engines.lowered import (
     NO_CALL,
     Call,
+    Posted,
     Rotating,
     UnsupportedForms,
     check_form,
@@ -85,10 +86,8 @@ class CupyLowering:
         self._rank = communicator.rank_id()
         self._size = communicator.size()
         self._stream = device.pointer
-        # since the first started message behind the last WaitAll
-        self._posted: list[GroupedMessage] = []
+        self._posted = Posted[GroupedMessage]("cupy_nccl")
         self._is_inner = False
-        self._started: set[int] = set()  # the requests among them
         self._addresses: dict[View, Rotating] = {}
 
     def call(self, step: Step) -> Call:
@@ -97,35 +96,24 @@ class CupyLowering:
             case steps.Start(steps.Send() | steps.Recv()) if self._is_inner:
                 raise Unsupported(INNER_MESSAGES)
             case steps.Start(steps.Send() | steps.Recv() as message, request):
-                self._started.add(request)
-                self._posted.append(self._grouped_message(message))
-                return NO_CALL
+                return self._posted.start(self._grouped_message(message), request)
             case steps.Start():
                 raise Unsupported(_one_stream_text(step.step))
-            case steps.Send() | steps.Recv() if self._posted:
+            case steps.Send() | steps.Recv() if self._posted.messages:
                 # between a start and its wait, so that a rank can send to itself
-                self._posted.append(self._grouped_message(step))
+                self._posted.messages.append(self._grouped_message(step))
                 return NO_CALL
             case steps.Send() | steps.Recv():
                 function, view, _, peer = self._grouped_message(step)
                 return Call(function, (*self._message(view), peer, self._stream))
             case steps.WaitAll(requests):
-                posted = self._posted
-                started = self._started
-                self._posted = []
-                self._started = set()
-                if started != set(requests):
-                    raise Unsupported("cupy_nccl completes all started messages in one WaitAll")
-                return self._grouped(posted)
-            case _ if self._posted:
-                raise Unsupported(
-                    "cupy_nccl needs a WaitAll for started messages before anything but messages"
-                    " follows"
-                )
+                return self._grouped(self._posted.completed(requests))
             case steps.Copy(source, target):
+                self._posted.refuse()
                 size = self._buffers[target.buffer].size_bytes(target)
                 return Call(self._device.move, (self._address(target), self._address(source), size))
             case _:
+                self._posted.refuse()
                 return self._collective(step)
 
     def within(self, communicator: Any) -> CupyLowering:

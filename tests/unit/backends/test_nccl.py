@@ -39,6 +39,8 @@ from commbench.core.program import (
     AllReduce,
     Barrier,
     BufferSpec,
+    In,
+    Operation,
     Program,
     Recv,
     Send,
@@ -49,7 +51,7 @@ from commbench.core.program import (
 )
 from commbench.core.protocols import Backend
 from commbench.core.variables import Case
-from commbench.engines.lowered import Lowered
+from commbench.engines.lowered import Lowered, in_groups
 from commbench.hardware import machine_facts
 from commbench.hardware.torch_install import place_of
 from commbench.runtime.exit_protocol import FOLDER
@@ -526,9 +528,9 @@ def test_two_windows_are_two_batches_and_nothing_is_no_call(group: Any) -> None:
     [
         (
             (Start(Send(SEND, 0), 0), Start(Recv(RECV, 0), 1), WaitAll((0,)), WaitAll((1,))),
-            "only wait for all messages started",
+            "completes all started messages",
         ),
-        ((WaitAll((7,)),), "only wait for all messages started"),
+        ((WaitAll((7,)),), "completes all started messages"),
         ((Start(Recv(RECV, 0), 0), AllReduce(SEND, SEND, "sum"), WaitAll((0,))), "needs a WaitAll"),
         ((Start(Recv(RECV, 0), 0), Barrier(), WaitAll((0,))), "needs a WaitAll"),
         ((Start(Recv(RECV, 0), 0),), "without a WaitAll"),
@@ -542,6 +544,30 @@ def test_two_windows_are_two_batches_and_nothing_is_no_call(group: Any) -> None:
 def test_what_has_no_batch_is_refused(group: Any, steps: tuple[Step, ...], reason: str) -> None:
     with pytest.raises(Unsupported, match=reason):
         steps_of(group, *steps)
+
+
+def of_group(group: Any, *steps: Step) -> list[Any]:
+    """As `steps_of`; the steps of the group of this rank go to its own lowering."""
+    buffers = {name: HostBuffer(BufferSpec(name, 4, "float32", 3)) for name in ("send", "recv")}
+    inner: Any = SimpleNamespace(group=group, barrier_tensor="cpu")
+    mode: Any = SimpleNamespace(groups={(0,): inner}, engine="python")
+    lower = in_groups(NcclLowering(group, buffers, "cpu"), inner, mode)
+    return list(Lowered.of(Program(steps=steps), "none", lower).steps)
+
+
+WINDOW = (Start(Recv(RECV, 0), 0), Start(Send(SEND, 0), 1))
+
+
+def test_a_group_goes_on_after_the_wait_of_all_ranks(group: Any) -> None:
+    inside = In((0,), AllReduce(SEND, SEND, "sum"))
+    sent = In((0,), Send(SEND, 0))
+    assert len(of_group(group, *WINDOW, WaitAll((0, 1)), inside, sent)) == 3
+
+
+@pytest.mark.parametrize("step", [AllReduce(SEND, SEND, "sum"), Send(SEND, 0)])
+def test_a_group_is_refused_between_a_start_and_its_wait(group: Any, step: Operation) -> None:
+    with pytest.raises(Unsupported, match="needs a WaitAll"):
+        of_group(group, *WINDOW, In((0,), step), WaitAll((0, 1)))
 
 
 @pytest.mark.parametrize("posted", [0, 1])

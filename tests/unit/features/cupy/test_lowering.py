@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from commbench.core.program import (
     AllReduce,
     BufferSpec,
     Gather,
+    In,
     OwnStep,
     Program,
     Recv,
@@ -38,7 +40,7 @@ from commbench.core.program import (
     WaitAll,
 )
 from commbench.engines.device import HostSync
-from commbench.engines.lowered import Lowered, form_missing, reduced_float8
+from commbench.engines.lowered import Lowered, form_missing, in_groups, reduced_float8
 from commbench.features.cupy.lowering import NCCL_UNSUPPORTED, CupyLowering, start_missing
 
 SPEC = BufferSpec("data", 6, "float32", slots=3)
@@ -133,6 +135,21 @@ STARTED = (Start(Recv(DATA, 1), 0), Start(Send(DATA, 1), 1))
 def test_what_one_stream_can_not_start_is_refused(steps: tuple[Step, ...], reason: str) -> None:
     with pytest.raises(Unsupported, match=reason):
         names(Program((SPEC,), steps))
+
+
+def test_a_group_goes_on_after_the_wait_of_all_ranks() -> None:
+    log: list[Entry] = []
+    held: Any = {"data": HostBuffer(SPEC)}
+    lowering = CupyLowering(Nccl(log), Communicator(log, 0, 2), Device(log), held, 0)
+    inner: Any = SimpleNamespace(comm=Communicator(log, 0, 1))
+    mode: Any = SimpleNamespace(groups={(0,): inner}, engine="python")
+    inside = (In((0,), AllReduce(DATA, DATA, "sum")), In((0,), Send(DATA, 0)))
+    lower = in_groups(lowering, inner, mode)
+    program = Program((SPEC,), (*STARTED, WaitAll((0, 1)), *inside))
+    assert len(Lowered.of(program, "none", lower).steps) == 3
+    between = Program((SPEC,), (*STARTED, inside[0], WaitAll((0, 1))))
+    with pytest.raises(Unsupported, match="needs a WaitAll"):
+        Lowered.of(between, "none", lower)
 
 
 def test_messages_that_nobody_waits_for_are_refused() -> None:
