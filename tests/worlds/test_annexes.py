@@ -134,6 +134,7 @@ def test_an_acceptance_is_refused_without_its_soak(tmp_path: Path) -> None:
     refused = command(without(tmp_path, "features/streams"), tmp_path, *words)
     assert refused.returncode == 2 and refused.stderr.count("\n") == 1
     assert "experiment=acceptance can't run here: (1) timing=soak is unknown" in refused.stderr
+    assert "scale=cpu" not in refused.stderr, "it has a soak, too"
 
 
 @pytest.mark.parametrize(
@@ -231,6 +232,19 @@ def test_what_is_not_shown_of_soaks_is_said_with_the_folder_that_shows_it(tmp_pa
     tree = without(tmp_path, "features/streams")
     for read in commands(tree, tmp_path, ("show", "runs"), ("report", "runs")):
         assert line in read.stdout
+
+
+def test_what_is_not_shown_of_launches_in_turn_is_said_with_the_folder_that_shows_it(
+    tmp_path: Path,
+) -> None:
+    for side in ("base", "new"):
+        labelled = (f"label={side}", f"output={tmp_path / 'runs' / side}")
+        assert main(["backend=simulated", "benchmark=all_reduce", *FEW, *labelled]) == 0
+    line = "comparisons of base and new need commbench.features.ab, which is not there"
+    tree = without(tmp_path, "features/ab")
+    assert line in command(tree, tmp_path, "report", "runs").stdout
+    only_base = command(tree, tmp_path, "report", "runs/base").stdout
+    assert line not in only_base and "base" in only_base
 
 
 @pytest.mark.parametrize(
