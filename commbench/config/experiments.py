@@ -47,8 +47,8 @@ def requested_jobs(
     name = values.get("experiment", "null")
     if name == "null":
         return RequestedJobs(tuple(jobs), multirun)
-    part_jobs: list[Job] = []
-    refused: list[str] = []
+    part_jobs = list[Job]()
+    refused = list[str]()
     for part in experiment_parts(composer, overrides):
         try:
             part_jobs += composer.jobs(part, multirun=True)
@@ -61,14 +61,16 @@ def requested_jobs(
         for job in part_jobs
     }
     chosen = in_run_order(list(without_part.values()))
+    smaller = (f"experiment={name}", f"scale={CPU}")
     shrinks = CPU in jobs[0].config["parts"] and jobs[0].config["scale"] != CPU
-    smaller = f"experiment={name} scale={CPU}" if shrinks else None
+    if refused and shrinks:  # what this installation lacks, the smaller one may need as well
+        shrinks = not requested_jobs(composer, smaller, False).refused
     return RequestedJobs(
         tuple(chosen),
         multirun or len(chosen) != 1,
         name,
         tuple(dict.fromkeys(refused)),
-        smaller,
+        " ".join(smaller) if shrinks else None,
     )
 
 
