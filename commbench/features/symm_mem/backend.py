@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -17,13 +17,12 @@ from commbench.backends.torch.cuda import (
     cuda_missing,
     gpu_runner,
     graph_refusal,
-    view_tensors,
 )
 from commbench.backends.torch.distributed import start_group
 from commbench.backends.torch.nccl import Nccl, NcclCommunicator
 from commbench.core.case import World
 from commbench.core.errors import ConfigError, Unsupported
-from commbench.core.program import BufferSpec, Program, Step, View
+from commbench.core.program import BufferSpec, Program, Step
 from commbench.core.protocols import Control, Runner
 from commbench.core.terminal import first_line
 from commbench.core.units import about_bytes
@@ -168,7 +167,8 @@ class SymmMemCommunicator(NcclCommunicator):
             )
 
         def lowering(used: Mapping[str, Any]) -> Callable[[Step], Call]:
-            scratch = partial(self._scratch, used)
+            # one for a buffer: the samples between two stamps follow one another, as blocks do
+            scratch = cache(partial(self._scratch, used))
             steps = SymmMemLowering(
                 self.group, used, self.barrier_tensor, self.gpu, mode.algorithm, scratch
             )
@@ -176,10 +176,10 @@ class SymmMemCommunicator(NcclCommunicator):
 
         return gpu_runner(self.gpu, program, self.hosted[0], buffers, mode, lowering)
 
-    def _scratch(self, buffers: Mapping[str, Any], view: View) -> Any:
-        """Symmetric memory for the elements of the view. Raises Unsupported, on all ranks where one
-        has no memory: the others would wait for it in `join`."""
-        spec = replace(buffers[view.buffer].spec, slots=1)
+    def _scratch(self, buffers: Mapping[str, Any], name: str) -> Any:
+        """A buffer of symmetric memory like a slot of this one. Raises Unsupported, on all ranks
+        where one has no memory: the others would wait for it in `join`."""
+        spec = replace(buffers[name].spec, slots=1)
         control = self._control.subset(self.ranks)
         buffer: Any = None
         problem = None
@@ -191,7 +191,7 @@ class SymmMemCommunicator(NcclCommunicator):
         if problem is not None:
             raise Unsupported(problem)
         buffer.allocation.join(self.group)
-        return view_tensors(buffer, replace(view, slot=0)).values[0]
+        return buffer
 
     def facts(self) -> dict[str, Any]:
         """NCCL's log is about the barriers, and says nothing of these paths."""

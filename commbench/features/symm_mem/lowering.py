@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from commbench.backends.torch.cuda import CudaDevice
+from commbench.backends.torch.cuda import CudaDevice, view_tensors
 from commbench.backends.torch.nccl import NcclLowering
 from commbench.core.errors import Unsupported
-from commbench.core.program import Step, View
+from commbench.core.program import Step
 from commbench.core.protocols import Buffer
 from commbench.core.variables import Algorithm
 from commbench.engines.lowered import Call, in_place
@@ -20,8 +21,8 @@ BY_LAST_DIMENSION = False  # of reduce_scatter_out: blocks follow one another
 
 
 class SymmMemLowering(NcclLowering):
-    """`scratch` returns symmetric memory for the elements of a view, in which the one-shot
-    all_reduce in place shows its input to the others."""
+    """`scratch` returns a buffer of symmetric memory like a slot of the named one, in which the
+    one-shot all_reduce in place shows its input to the others."""
 
     def __init__(
         self,
@@ -30,7 +31,7 @@ class SymmMemLowering(NcclLowering):
         barrier_tensor: Any,
         gpu: CudaDevice,
         algorithm: Algorithm | None,
-        scratch: Callable[[View], Any],
+        scratch: Callable[[str], Any],
     ) -> None:
         super().__init__(group, buffers, barrier_tensor, gpu)
         self._algorithm = algorithm
@@ -55,7 +56,8 @@ class SymmMemLowering(NcclLowering):
             case "one_shot_all_reduce_out" | "multimem_one_shot_all_reduce_out":
                 return send, SUM, group, recv
             case "one_shot_all_reduce_copy_out":
-                return self._scratch(step.send), send, SUM, group, recv
+                shown = view_tensors(self._scratch(step.send.buffer), replace(step.send, slot=0))
+                return shown.values[0], send, SUM, group, recv
             case "two_shot_all_reduce_" | "multimem_all_reduce_":
                 return recv, SUM, group
             case "multimem_all_gather_out":

@@ -3,6 +3,7 @@ and computes, without its kernels."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,14 +24,15 @@ ADDED = ("float32", "bfloat16")
 
 
 class HostSymmetricMemory(ModuleType):
-    """What torch.distributed._symmetric_memory has of it, from torch 2.9 on. `full`: this GPU has
-    memory for one allocation."""
+    """What torch.distributed._symmetric_memory has of it, from torch 2.9 on. `most`: for how many
+    allocations this GPU has memory."""
 
-    def __init__(self, multicast: bool, refused: str | None, full: bool) -> None:
+    def __init__(self, multicast: bool, refused: str | None, most: float) -> None:
         super().__init__(NAME)
         self.multicast = multicast
         self.refused = refused
-        self.full = full
+        self.most = most
+        self.allocations = 0
         self.chosen: str | None = None
         self.sizes: dict[int, int] = {}  # bytes of each allocation, by address
         self.joined: set[tuple[int, str]] = set()  # addresses, and groups that reach them
@@ -48,7 +50,8 @@ class HostSymmetricMemory(ModuleType):
         import torch
 
         assert self.chosen in ("CUDA", "NCCL", "NVSHMEM")
-        if self.full and self.sizes:
+        self.allocations += 1
+        if self.allocations > self.most:
             raise RuntimeError("CUDA driver error: out of memory\nof a C++ file")
         memory = torch.empty(*size, dtype=dtype, device=device)
         self.sizes[memory.data_ptr()] = memory.nbytes
@@ -181,12 +184,13 @@ def summed(data: Any, group: str) -> Any:
 @dataclass(frozen=True)
 class HostSymmMem(SymmMem):
     """See Backend. `refused`: a memory that this torch does not have; `full`: a rank whose GPU has
-    memory for one allocation."""
+    memory for so many `allocations`."""
 
     name: ClassVar[str] = "host_symm_mem"
     multicast: bool = True
     refused: str | None = None
     full: int | None = None
+    allocations: int = 1
 
     def missing(self, device: Device = "cuda") -> str | None:
         return None
@@ -196,7 +200,8 @@ class HostSymmMem(SymmMem):
         import torch.distributed as dist
 
         nccl.built_for = lambda: "2.28.9"
-        memory = HostSymmetricMemory(self.multicast, self.refused, world.rank == self.full)
+        most = self.allocations if world.rank == self.full else math.inf
+        memory = HostSymmetricMemory(self.multicast, self.refused, most)
         sys.modules[NAME] = memory
         torch.ops.symm_mem = HostOperations(memory)  # type: ignore[assignment]
         start: Callable[..., Any] = dist.init_process_group

@@ -134,6 +134,18 @@ def test_a_rank_without_memory_for_its_copy_skips_the_case_on_all(
     assert row.reason.startswith("out of memory on rank 1 at that moment: 128 B on cpu: ")
 
 
+def test_the_samples_between_two_stamps_have_one_copy(
+    world: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Of 64 KiB in a block of 256 samples it would be 16 MiB."""
+    words = ("benchmark=all_reduce", "algorithm=one_shot", "in_place=true", "sizes=[64KiB]")
+    words += ("timer=throughput", "backend.full=1", "backend.allocations=8")
+    run = world(*WORLD, *words, env=shown(tmp_path, hgx(2), HOST_GPU))
+    (row,) = run.cases.itertuples()
+    assert row.status == "ok" and row.block_k > 8, row.reason
+    assert row.wrong_elements == 0
+
+
 def test_layouts_of_fewer_ranks_than_nvshmem_has_are_skipped_in_one_line(
     world: Callable[..., Any], tmp_path: Path
 ) -> None:
