@@ -107,10 +107,10 @@ def new_texts() -> list[TextsBelow]:
 
 def missing_texts(rows: Rows) -> Iterator[str]:
     """What is not said of the rows, because the folder that says it is not there."""
-    has_soaks = any(row.timing == "soak" for row in rows)
+    timings = {row.timing for row in rows}
     has_sides = {"base", "new"} <= {row.label for row in rows}
     needed = {
-        "commbench.features.streams": ("soaks over time", has_soaks),
+        "commbench.features.streams": ("soaks over time", "soak" in timings),
         "commbench.features.ab": ("comparisons of base and new", has_sides),
     }
     for feature, (user, is_needed) in needed.items():
