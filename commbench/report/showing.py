@@ -107,13 +107,14 @@ def new_texts() -> list[TextsBelow]:
 
 def missing_texts(rows: Rows) -> Iterator[str]:
     """What is not said of the rows, because the folder that says it is not there."""
+    timings = {row.timing for row in rows}
     has_sides = {"base", "new"} <= {row.label for row in rows}
     needed = {
-        "streams": ("soaks over time", any(row.timing == "soak" for row in rows)),
-        "ab": ("comparisons of base and new", has_sides),
+        "commbench.features.streams": ("soaks over time", "soak" in timings),
+        "commbench.features.ab": ("comparisons of base and new", has_sides),
     }
-    for name, (user, is_needed) in needed.items():
-        if is_needed and not annex(feature := f"commbench.features.{name}"):
+    for feature, (user, is_needed) in needed.items():
+        if is_needed and not annex(feature):
             yield f"{user} need {feature}, which is not there"
 
 
