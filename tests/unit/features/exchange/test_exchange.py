@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from benchmark_trials import BenchmarkTrial, case_of
 
-from commbench.benchmarks.exchange import Exchange
 from commbench.core.case import Shape
 from commbench.core.program import (
     BufferSpec,
@@ -20,6 +19,7 @@ from commbench.core.program import (
     View,
     operation_of,
 )
+from commbench.features.exchange.exchange import Exchange
 
 SIZES = pytest.mark.parametrize("size", [3, 4, 5])  # with one peer there is nothing to mix up
 COUNT = 25

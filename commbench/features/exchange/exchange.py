@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from commbench.benchmarks.collective import Collective
 from commbench.core.case import Shape
 from commbench.core.payload import SHARED, joined_blocks
 from commbench.core.program import (
@@ -20,8 +21,6 @@ from commbench.core.program import (
     WaitAll,
 )
 from commbench.core.variables import Case
-
-from .collective import Collective
 
 ONE = "one"  # the send buffer of all messages with buffers=shared
 
