@@ -159,6 +159,7 @@ class RowFacts:
         overhead_s = self.conditions.overhead_s.get(case.engine)
         return {
             "headline": shape.headline,
+            "counted_ranks": shape.ranks,
             "median_of": shape.median_of,
             **case_columns(planned, self.conditions.world.node_of),
             "bytes_per_rank": case.message_bytes // blocks or None,

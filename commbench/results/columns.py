@@ -4,7 +4,8 @@ SCHEMA_VERSION history:
   4  2026-11-26: timing_mode is named timer, launch trial, segment launch; sync=window sync=clock.
      Earlier versions are not read. 2026-11-28: limit_kind, core_wait_share, fast_mode_s,
      slow_mode_s, slow_share; imported_from, and rows without a layout, or another variable that
-     each case of commbench has; sync=clock and its columns are gone; payload and its columns
+     each case of commbench has; sync=clock and its columns are gone; payload and its columns.
+     2026-11-29: visit_launches are integers; counted_ranks
   3  2026-11-25: case ids of the variables that differ from their defaults, so that a new variable
      changes no id of an earlier run; variables in the order of tables
 

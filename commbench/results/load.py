@@ -408,7 +408,7 @@ def frame_of(tables: Sequence[Any], table: str = "cases") -> pd.DataFrame:
 def counting_mask(case: Row, ranks: NDArray[np.int64]) -> NDArray[np.bool_]:
     """A mask of the ranks [n] whose clocks count, all where these are not there: a repetition takes
     as long as the slowest of them measured."""
-    counted = np.isin(ranks, counting_ranks(case, case.headline, None) or ())
+    counted = np.isin(ranks, counting_ranks(case, case.headline, case.counted_ranks) or ())
     return counted | (not counted.any())
 
 

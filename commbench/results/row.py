@@ -89,6 +89,9 @@ class Row(Variables):
         " max_over_ranks, the slowest rank; max_over_senders, the slowest first rank of several"
         " pairs"
     )
+    counted_ranks: tuple[int, ...] | None = result(
+        "the only ranks whose clocks count; null: as the headline says"
+    )
     median_of: str | None = result(
         "what is timed: median_s is the median of its times, as in half a round trip, window /"
         " messages (a window's time over its messages), collective"

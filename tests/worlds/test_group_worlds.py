@@ -6,13 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from places import HOST_GPU
 from shown_gpus import hgx, shown
 
 from commbench.cli.main import main
 from commbench.features.groups.tables import GroupGain, group_gains
-from commbench.results.load import load, rows_of_frame
+from commbench.results.load import find_runs, load, read_case_rows, rows_of_frame
+from commbench.results.recorded import recorded_samples, repetition_seconds
 
 PLUGIN = ["--config-dir", str(HOST_GPU / "conf"), "allow=[host_gpu]", "backend=host_nccl"]
 COPY = "all_gather@world + copy_d2h@world=96KiB + copy_h2d@1"
@@ -43,6 +45,16 @@ def test_a_simulated_world_without_contention_slows_nothing_and_wins_the_shorter
     assert "gain" in capfd.readouterr().out
     assert main(["report", str(tmp_path)]) == 0
     assert "Groups at once\n" in capfd.readouterr().out
+
+
+def test_stored_samples_of_a_timed_operation_give_the_time_of_its_row(tmp_path: Path) -> None:
+    """Only its ranks count: those of the load beside it repeat more slowly."""
+    words = ("backend=simulated", "sizes=[64KiB]", "timing=fixed", "timing.repetitions=10")
+    gains_of(tmp_path, LOAD, *words)
+    (run,) = find_runs(tmp_path)
+    for row in read_case_rows([tmp_path]):
+        samples = recorded_samples(run, [row.case_id])[row.case_id]
+        assert np.median(repetition_seconds(row, samples)) == pytest.approx(row.median_s)
 
 
 def test_a_simulated_copy_takes_no_time_beside_a_longer_collective(tmp_path: Path) -> None:
