@@ -17,11 +17,12 @@ from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 from generated_results import run_of, with_column
 from loops import for_each
 from places import DATA, HOST_GPU, ROOT, TOOLS
@@ -36,6 +37,7 @@ from commbench.runtime.control import hosted_world
 sys.path.insert(0, str(TOOLS / "gpu"))
 
 import judge
+import symmetric_by_hand
 from machine import environment, gpu_count, removed
 from part import NEWER_NCCL, Part
 from parts import CALLS
@@ -388,6 +390,37 @@ def test_two_ranks_agree_within_2_percent_and_short_messages_within_5_and_1_us(
         (one,) = judge.judged(Path(folder))
     assert (one.part, one.reference_us) == ("symmetric", TRUTH_US[message_bytes])
     assert one.agrees is agrees
+
+
+@for_each(
+    ["timer", "us", "agrees"],
+    [
+        ("host_sync", 13.9, True),
+        ("host_sync", 14.1, False),
+        ("graph", 11.4, True),
+        ("graph", 12, False),
+    ],
+)
+def test_symmetric_memory_is_compared_by_algorithm(timer: str, us: float, agrees: bool) -> None:
+    with TemporaryDirectory() as folder:
+        modes = ("host_sync", "graph")
+        plant_truth(Path(folder), "symmetric_by_hand", modes, "all_reduce one_shot")
+        changes = {"algorithm": "one_shot", "timer": timer, "message_bytes": 8}
+        plant_rows(Path(folder), "symm_mem", us, benchmark="all_reduce", **changes)
+        (one,) = judge.judged(Path(folder))
+    assert (one.part, one.reference_us, one.agrees) == ("one_shot", TRUTH_US[8], agrees)
+
+
+def test_the_loop_by_hand_gives_torch_the_arguments_that_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of each algorithm; the calls themselves need GPUs."""
+    memory = SimpleNamespace(empty=torch.empty, rendezvous=lambda *_: None)
+    monkeypatch.setattr(symmetric_by_hand, "import_module", lambda _: memory)
+    calls = symmetric_by_hand.calls(8, "0", torch.device("cpu"))
+    assert {*calls} == {*judge.ALGORITHMS}
+    for call in calls.values():
+        assert len(call.args) == len(call.func.default._schema.arguments)
 
 
 @for_each(

@@ -26,6 +26,7 @@ Times = Mapping[Key, float]  # medians in us
 COPY_BYTES = 16 << 20  # from here on, copies are compared by their rate
 LARGE_BYTES = 1 << 20
 REGISTRATIONS = ("none", "local", "symmetric")
+ALGORITHMS = ("one_shot", "two_shot", "multimem")
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def compared(
 
 
 def _bound(part: str, mode: str, message_bytes: int, reference: str) -> str:
-    if part == "registration":
+    if part == "registration" or (part == "symm_mem" and mode == "graph"):
         return "large" if message_bytes >= LARGE_BYTES else "events"
     if part == "communicators":
         return "events"
@@ -210,6 +211,16 @@ def registration(folder: Path) -> Iterator[Comparison]:
             yield replace(one, part=kind)
 
 
+def symmetric_memory(folder: Path) -> Iterator[Comparison]:
+    """Two ranks: a call of torch on its symmetric memory, and a graph of such calls."""
+    by_hand = {"torch": printed(folder, "symmetric_by_hand")}
+    for algorithm in ALGORITHMS:
+        names = {"all_reduce": (f"all_reduce {algorithm}",)}
+        times = measured(folder, "symm_mem", algorithm=algorithm)
+        for one in compared("symm_mem", times, by_hand, names):
+            yield replace(one, part=algorithm)
+
+
 def communicators(folder: Path) -> Iterator[Comparison]:
     truth = {"C++": printed(folder, "truth_init")}
     for until in ("open", "first_call"):
@@ -236,7 +247,17 @@ def training(folder: Path) -> Iterator[Comparison]:
             yield Comparison("step", key, 1e6 * replayed.value, "the job", step_us, "step")
 
 
-JUDGES = (clocks, nccl, cupy_nccl, copies, ipc, registration, communicators, training)
+JUDGES = (
+    clocks,
+    nccl,
+    cupy_nccl,
+    copies,
+    ipc,
+    registration,
+    symmetric_memory,
+    communicators,
+    training,
+)
 
 
 def judged(folder: Path) -> list[Comparison]:

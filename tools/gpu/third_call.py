@@ -142,6 +142,9 @@ THIRD_CALL = (
         TWO_RANKS | OVERLAPPING,
         mps=True,
     ),
+    Part(
+        "symmetric_by_hand", program("symmetric_by_hand.py"), 18, TWO_RANKS | OVERLAPPING, mps=True
+    ),
     Part("truth_init", f"{TRUTH} init", 15, TWO_RANKS, mps=True),
     Part(
         "communicators",
