@@ -11,7 +11,7 @@ REPOSITORY = tests/project
 PROPERTIES = $(shell grep -rl hypothesis tests replay/tests --include='test_*.py')
 # the bytecode of package and tests is kept: without it each of several hundred processes compiles all of it again
 unexport PYTHONDONTWRITEBYTECODE
-# the files with tests of a mark: to collect all tests takes 15 s, and each process does it
+# the files with tests of a mark: to collect all tests takes 6 s, and each process does it
 FILES_WITH = $(shell grep -rl 'pytest\.mark\.$(1)' tests replay/tests --include='test_*.py')
 BENCH = timing=quick timing.case_s=2.5 benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 layout=1x2 sizes=[8,512,32KiB,512KiB,8MiB]
 

@@ -3,12 +3,13 @@ data frame."""
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,7 @@ from schemas import check_record
 from warm_python import warm_python
 
 import commbench
+from commbench.core.garbage_collection import collection_paused
 from commbench.core.launchers import rank_variables
 from commbench.results.load import load_run
 
@@ -56,6 +58,16 @@ APART = ("long", "serial")  # the marks of tests that the first part of `make te
 def _leaves_out_marks(config: pytest.Config) -> bool:
     """Whether neither marks (-m) nor single tests (FILE::TEST) are asked for."""
     return not config.option.markexpr and not any("::" in word for word in config.args)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Without collections of garbage, which would look at all tests found so far again and again:
+    a third of the time. The tests stay."""
+    with collection_paused():
+        found = yield
+    gc.freeze()
+    return found
 
 
 @pytest.hookimpl(trylast=True)

@@ -205,7 +205,7 @@ def save(side: Side, target: str | Path) -> None:
     try:
         columns = {name: [getattr(row, name) for row in side.rows] for name in schema.names}
         table = pa.table(columns, schema)
-        pq.write_table(table, aside, compression="zstd", write_page_checksum=True)
+        pq.write_table(table, aside, write_page_checksum=True)
         publish(aside, path)
     except OSError as error:
         raise ConfigError(f"--save {target} can't be written: {first_line(error)}") from error

@@ -36,8 +36,13 @@ def every_benchmark() -> dict[str, Benchmark]:
 
 def written_in(file: Path) -> dict[str, Any]:
     """The keys of a group's file; those that take the value of a key of config.yaml have it."""
-    keys = yaml.safe_load((ROOT / "conf" / "config.yaml").read_text())
     return {
-        name: keys[value[2:-1]] if str(value).startswith("${") else value
+        name: _keys()[value[2:-1]] if str(value).startswith("${") else value
         for name, value in yaml.safe_load(file.read_text()).items()
     }
+
+
+@cache
+def _keys() -> dict[str, Any]:
+    """Of config.yaml, with their defaults."""
+    return dict(yaml.safe_load((ROOT / "conf" / "config.yaml").read_text()))

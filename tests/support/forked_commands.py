@@ -26,11 +26,12 @@ from pathlib import Path
 from typing import Any
 
 MODULES = (
-    "hydra._internal.utils",
     "pandas",
     "psutil",
+    "pyarrow.pandas_compat",
     "pyarrow.parquet",
     "rich.console",
+    "rich.table",
 )
 # a fork copies one thread only
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
@@ -96,12 +97,21 @@ def _serve() -> None:
     sys.path.pop(0)  # this file's folder
     for module in MODULES:
         importlib.import_module(module)
+    _compose()
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
             print(json.dumps(_ended(**json.loads(line))), flush=True)
             os._exit(0)
         os.waitpid(child, 0)
+
+
+def _compose() -> None:
+    """Hydra finds its plugins and learns its grammar with its first configuration."""
+    from hydra import compose, initialize_config_module
+
+    with initialize_config_module("hydra.conf", version_base="1.3"):
+        compose(overrides=["+backend=gloo", "+sizes=[8,1KiB]"], return_hydra_config=True)
 
 
 def _ended(

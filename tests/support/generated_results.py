@@ -65,7 +65,7 @@ def run_of(
                 "visit_launches": np.repeat(range(launches), 6).tolist(),
             }
     table = pa.Table.from_pylist(rows, arrow_schema("cases"))
-    pq.write_table(table, folder / "cases.parquet", compression="zstd")
+    pq.write_table(table, folder / "cases.parquet")
     (folder / "run.json").write_text(
         json.dumps(record_of(folder.name, way, layout, hostname) | record)
     )

@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,21 +25,22 @@ FEATURES = tuple(
 )
 SIMULATED = "features/simulated"  # the world of most jobs here
 FEW = ("timing=fixed", "timing.repetitions=5", "sizes=[8]", "layout=1x2")
+Without = Callable[[str], Path]
 
 
-def without(folder: Path, *deleted: str) -> Path:
-    """The folder of a copy of the package that lacks these folders."""
+def copy_without(folder: Path, deleted: str) -> Path:
+    """The folder of a copy of the package that lacks this folder."""
     copy = folder / "tree" / "commbench"
     # with its bytecode: to compile all of it again takes seconds
     shutil.copytree(PACKAGE, copy)
-    for name in deleted:
-        shutil.rmtree(copy / name)
+    shutil.rmtree(copy / deleted)
     return copy.parent
 
 
 @pytest.fixture(scope="module")
-def without_annex(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return without(tmp_path_factory.mktemp("copy"), ANNEX)
+def without(tmp_path_factory: pytest.TempPathFactory) -> Without:
+    """without(FOLDER): `copy_without`, one copy for all tests."""
+    return cache(lambda deleted: copy_without(tmp_path_factory.mktemp("copy"), deleted))
 
 
 def run(tree: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -50,10 +53,10 @@ def run(tree: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[st
 
 @pytest.mark.parametrize("deleted", [ANNEX, *(name for name in FEATURES if name != SIMULATED)])
 def test_a_simulated_job_and_its_readers_need_neither_annex_nor_feature(
-    deleted: str, tmp_path: Path
+    deleted: str, without: Without, tmp_path: Path
 ) -> None:
     measured, shown, reported, compared, judged = commands(
-        without(tmp_path, deleted),
+        without(deleted),
         tmp_path,
         ["backend=simulated", *FEW, "output=runs"],
         ["show", "runs"],
@@ -77,8 +80,10 @@ def test_a_simulated_job_and_its_readers_need_neither_annex_nor_feature(
         *(pytest.param(name, marks=pytest.mark.long) for name in FEATURES if name != SIMULATED),
     ],
 )
-def test_a_world_needs_neither_annex_nor_feature(deleted: str, tmp_path: Path) -> None:
-    tree = without(tmp_path, deleted)
+def test_a_world_needs_neither_annex_nor_feature(
+    deleted: str, without: Without, tmp_path: Path
+) -> None:
+    tree = without(deleted)
     done = run(tree, tmp_path, "backend=gloo", *FEW, "output=gloo")
     assert done.returncode == 0, done.stderr
     shown, reported = commands(
@@ -89,26 +94,24 @@ def test_a_world_needs_neither_annex_nor_feature(deleted: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("deleted", [ANNEX, *FEATURES])
-def test_a_file_of_an_annex_or_feature_is_unknown_without_it(deleted: str, tmp_path: Path) -> None:
+def test_a_file_of_an_annex_or_feature_is_unknown_without_it(
+    deleted: str, without: Without, tmp_path: Path
+) -> None:
     words = [
         f"{group}={file.stem}"
         for group in ("experiment", "backend", "benchmark", "timing", "launcher")
         for file in sorted((PACKAGE / deleted).glob(f"{group}/*.yaml"))
     ]
     lines = [[word] for word in words]
-    for word, refused in zip(
-        words, commands(without(tmp_path, deleted), tmp_path, *lines), strict=True
-    ):
+    for word, refused in zip(words, commands(without(deleted), tmp_path, *lines), strict=True):
         assert refused.returncode == 2 and refused.stderr.count("\n") == 1
         assert f"{word} is unknown" in refused.stderr
 
 
-def test_what_the_annex_would_do_is_refused_in_one_line(
-    without_annex: Path, tmp_path: Path
-) -> None:
+def test_what_the_annex_would_do_is_refused_in_one_line(without: Without, tmp_path: Path) -> None:
     words = ("backend=simulated", "benchmark=p2p_latency", "pairs=search", "layout=8x1")
     words += ("schedule=rounds",)
-    searching, locating = commands(without_annex, tmp_path, words, ["locate"])
+    searching, locating = commands(without(ANNEX), tmp_path, words, ["locate"])
     assert searching.returncode == 2
     assert searching.stderr.count("\n") == 1 and "commbench.cluster" in searching.stderr
     assert "commbench.cluster" in locating.stderr
@@ -127,17 +130,17 @@ def test_what_the_annex_would_do_is_refused_in_one_line(
     ],
 )
 def test_a_key_of_a_feature_is_refused_with_its_name(
-    feature: str, key: str, tmp_path: Path
+    feature: str, key: str, without: Without, tmp_path: Path
 ) -> None:
-    tree = without(tmp_path, f"features/{feature}")
+    tree = without(f"features/{feature}")
     refused = command(tree, tmp_path, "backend=simulated", key)
     needed = f"{key.lstrip('+')} needs commbench.features.{feature}, which is not there"
     assert (refused.returncode, refused.stderr) == (2, f"commbench: {needed}\n")
 
 
-def test_an_acceptance_is_refused_without_its_soak(tmp_path: Path) -> None:
+def test_an_acceptance_is_refused_without_its_soak(without: Without, tmp_path: Path) -> None:
     words = ["experiment=acceptance", "backend=simulated", "layout=4x2"]
-    refused = command(without(tmp_path, "features/streams"), tmp_path, *words)
+    refused = command(without("features/streams"), tmp_path, *words)
     assert refused.returncode == 2 and refused.stderr.count("\n") == 1
     assert "experiment=acceptance can't run here: (1) timing=soak is unknown" in refused.stderr
     assert "scale=cpu" not in refused.stderr, "it has a soak, too"
@@ -154,9 +157,9 @@ def test_an_acceptance_is_refused_without_its_soak(tmp_path: Path) -> None:
     ],
 )
 def test_a_command_of_a_feature_is_refused_with_its_name(
-    feature: str, words: list[str], user: str, tmp_path: Path
+    feature: str, words: list[str], user: str, without: Without, tmp_path: Path
 ) -> None:
-    refused = command(without(tmp_path, f"features/{feature}"), tmp_path, *words)
+    refused = command(without(f"features/{feature}"), tmp_path, *words)
     needed = f"{user} needs commbench.features.{feature}, which is not there"
     assert (refused.returncode, refused.stderr) == (2, f"commbench: {needed}\n")
 
@@ -171,7 +174,7 @@ def test_a_command_of_a_feature_is_refused_with_its_name(
 def test_a_replay_is_refused_with_the_feature_that_it_needs(
     feature: str, words: list[str], user: str, tmp_path: Path
 ) -> None:
-    tree = without(tmp_path, f"features/{feature}")
+    tree = copy_without(tmp_path, f"features/{feature}")
     (tree / "commbench_replay").symlink_to(REPLAY)
     measured, reported, refused = commands(
         tree,
@@ -196,10 +199,10 @@ def test_a_replay_is_refused_with_the_feature_that_it_needs(
     ],
 )
 def test_a_function_of_a_feature_is_refused_with_its_name(
-    feature: str, function: str, tmp_path: Path
+    feature: str, function: str, without: Without, tmp_path: Path
 ) -> None:
     program = f"import commbench; commbench.{function}('.')"
-    tree = without(tmp_path, f"features/{feature}")
+    tree = without(f"features/{feature}")
     env = {**os.environ, "PYTHONPATH": f"{tree}{os.pathsep}{packages()}"}
     words = [sys.executable, "-S", "-c", program]
     refused = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
@@ -221,22 +224,24 @@ SOAK = ("timing=soak", "timing.duration_s=0.02", "timing.interval_s=0.005", "lay
     ],
 )
 def test_rows_of_a_feature_are_read_without_it(
-    feature: str, words: tuple[str, ...], seen: str, tmp_path: Path
+    feature: str, words: tuple[str, ...], seen: str, without: Without, tmp_path: Path
 ) -> None:
     simulated = ("backend=simulated", "benchmark=all_reduce", f"output={tmp_path / 'runs'}")
     assert main([*simulated, *words]) == 0
-    tree = without(tmp_path, f"features/{feature}")
+    tree = without(f"features/{feature}")
     lines = (("show", "runs"), ("report", "runs"), ("compare", "runs", "runs"))
     for reading, read in zip(lines, commands(tree, tmp_path, *lines), strict=True):
         assert read.returncode == 0, read.stderr
         assert seen in read.stdout or reading[0] == "report"
 
 
-def test_what_is_not_shown_of_soaks_is_said_with_the_folder_that_shows_it(tmp_path: Path) -> None:
+def test_what_is_not_shown_of_soaks_is_said_with_the_folder_that_shows_it(
+    without: Without, tmp_path: Path
+) -> None:
     simulated = ("backend=simulated", "benchmark=all_reduce", f"output={tmp_path / 'runs'}")
     assert main([*simulated, *SOAK]) == 0
     line = "soaks over time need commbench.features.streams, which is not there"
-    tree = without(tmp_path, "features/streams")
+    tree = without("features/streams")
     for read in commands(tree, tmp_path, ("show", "runs"), ("report", "runs")):
         assert line in read.stdout
 
@@ -262,8 +267,8 @@ def test_what_is_not_shown_of_launches_in_turn_is_said_with_the_folder_that_show
     ],
 )
 def test_what_another_distribution_would_do_is_refused_with_the_way_to_install_it(
-    words: tuple[str, ...], said: str, without_annex: Path, tmp_path: Path
+    words: tuple[str, ...], said: str, without: Without, tmp_path: Path
 ) -> None:
-    refused = command(without_annex, tmp_path, *words)
+    refused = command(without(ANNEX), tmp_path, *words)
     assert refused.returncode == 2 and refused.stderr.count("\n") == 1
     assert refused.stderr.startswith(f"commbench: {said}: {INSTALL_REPLAY}")

@@ -90,18 +90,18 @@ def test_an_interrupted_search_goes_on_with_the_rounds_that_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(self: SearchRounds, result: Any) -> int:
-        if self.count == 25:
+        if self.count == 21:
             raise KeyboardInterrupt
-        return 25
+        return 21
 
     with monkeypatch.context() as patch:
         patch.setattr(SearchRounds, "choose", interrupted)
-        words = (*SIMULATED[1:], "layout=32x1", f"output={tmp_path}")
+        words = (*SIMULATED[1:], "layout=22x1", f"output={tmp_path}")
         assert main(list(words)) == 130
     before = commbench.load(tmp_path)
     (folder,) = find_runs(tmp_path)
     assert main(["resume", str(folder)]) == 0
-    assert load_run(folder)["search"]["rounds"] == 25
+    assert load_run(folder)["search"]["rounds"] == 21
     after = commbench.load(tmp_path)
     assert sorted(after.case_id) == sorted(before.case_id)
     assert set(after.launch) == {0}, "nothing was measured again"

@@ -324,15 +324,22 @@ def test_results_are_readable_while_the_run_goes_on(tmp_path: Path, warm_executa
 
 
 def test_ranks_that_share_a_core_with_each_other_and_a_busy_loop_wait_for_it(
-    world: Callable[..., Any],
+    world: Callable[..., Any], tmp_path: Path
 ) -> None:
     if isnan(core_wait_s()):
         pytest.skip("this kernel does not count it")
     soak = ("timing=soak", "timing.duration_s=0.5")
+    busy = f"""
+import glob, time
+while not glob.glob("{tmp_path}/results/*/run.json"):
+    time.sleep(0.01)
+while True:
+    pass
+"""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
     try:
-        with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as loop:
+        with subprocess.Popen([sys.executable, "-c", busy]) as loop:
             run = world("commbench", "backend=mpi", "benchmark=all_reduce", "sizes=[8]", *soak)
             loop.kill()
     finally:

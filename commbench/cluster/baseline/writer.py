@@ -207,7 +207,5 @@ def _as_parquet(run: _HealthyRun) -> memoryview:
     table = pa.Table.from_pandas(run.cases[schema.names], schema, preserve_index=False)
     metadata = {b"schema_version": str(SCHEMA_VERSION), RUN: json.dumps(run.record)}
     sink = pa.BufferOutputStream()
-    pq.write_table(
-        table.replace_schema_metadata(metadata), sink, compression="zstd", write_page_checksum=True
-    )
+    pq.write_table(table.replace_schema_metadata(metadata), sink, write_page_checksum=True)
     return memoryview(sink.getvalue())

@@ -138,7 +138,10 @@ def _write_parquet(run: Path) -> int:
             schema = arrow_schema(table).with_metadata(metadata)
             content = io.BytesIO()
             pq.write_table(
-                rows[table].cast(schema), content, compression="zstd", write_page_checksum=True
+                rows[table].cast(schema),
+                content,
+                compression="snappy" if table == "cases" else "zstd",  # as a run writes them
+                write_page_checksum=True,
             )
             replace_file(run / f"{table}.parquet", content.getbuffer())
     except OSError as error:

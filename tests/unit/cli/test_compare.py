@@ -299,6 +299,7 @@ def test_two_labels_in_one_folder_are_compared_with_their_gain(
                 f"label={label}",
                 "benchmark=[p2p_bandwidth,p2p_latency]",
                 "sizes=[8,1MiB]",
+                "window=4",
                 *words,
             )
     status, text = run_compare(capsys, str(tmp_path), "--by", "label")
