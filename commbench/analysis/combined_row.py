@@ -82,7 +82,7 @@ COMBINED: Mapping[Callable[[Sequence[Any]], Any], Sequence[str]] = {
     _first: (
         *NAMES,
         *("case_id", "hosts", "status", "world_size", "ranks_per_node"),
-        *("interval_of", "visits", "visits_s", "limit_name", "limit_kind"),
+        *("interval_of", "visits", "visits_s", "limit_name", "limit_kind", "duration_s"),
     ),
     _least: ("repetitions",),
     _median: (

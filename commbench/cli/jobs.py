@@ -292,8 +292,8 @@ def _are_side_by_side(jobs: Sequence[Job]) -> bool:
 
 def _has_only_stream_soaks(job: Job) -> bool:
     settings = job.settings
-    is_soak = settings.timing.duration_s is not None
-    return is_soak and all("stream_threads" in each.axes for each in settings.benchmarks)
+    of_streams = all("stream_threads" in each.axes for each in settings.benchmarks)
+    return settings.timing.is_soak and of_streams
 
 
 def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:

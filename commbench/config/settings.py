@@ -124,7 +124,7 @@ class Timing:
 
     def __post_init__(self) -> None:
         _check_bounds("timing", self, TIMING_BOUNDS)
-        if self.repetitions is not None or self.duration_s is not None:
+        if self.repetitions is not None or self.is_soak:
             for name in ("visits", "launches"):
                 object.__setattr__(self, name, 1)
 

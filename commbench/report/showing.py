@@ -109,7 +109,7 @@ def missing_texts(rows: Rows) -> Iterator[str]:
     """What is not said of the rows, because the folder that says it is not there."""
     has_sides = {"base", "new"} <= {row.label for row in rows}
     needed = {
-        "streams": ("soaks over time", any(row.timing == "soak" for row in rows)),
+        "streams": ("soaks over time", any(row.is_soak for row in rows)),
         "ab": ("comparisons of base and new", has_sides),
     }
     for name, (user, is_needed) in needed.items():

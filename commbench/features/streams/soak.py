@@ -65,7 +65,8 @@ class Soak(TimingStrategy):
     def findings(self) -> Mapping[str, Any]:
         ramp = self._ramp
         of_stream = {} if ramp is None else {name: of(ramp) for name, of in RAMP_COLUMNS.items()}
-        return {"unmeasured_s": self.unmeasured_s, **of_stream}
+        duration_s = self.setup.settings.case_s
+        return {"duration_s": duration_s, "unmeasured_s": self.unmeasured_s, **of_stream}
 
     @property
     def operation_s(self) -> float | None:
