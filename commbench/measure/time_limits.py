@@ -324,7 +324,7 @@ def samples_per_stamp(
     them, at most `most`. In BATCH_TIMED there are always several."""
     if planned.case.timer in BATCH_TIMED:
         return max(1, min(BATCH_K, int(BLOCK_S / sample_s))) if sample_s > 0 else BATCH_K
-    if planned.shape.headline == "receiver":
+    if planned.shape.is_stream:
         least_s, most = STREAM_STAMP_S, MAX_STREAM_BLOCK_K
     if not planned.benchmark.self_synchronising or planned.case.sync != "none" or sample_s <= 0:
         return 1
@@ -334,7 +334,7 @@ def samples_per_stamp(
 def typical_s(planned: Planned, values: Series) -> float:
     """Seconds of a sample in a warm-up: the median; the mean of a stream, of which a receiver gets
     several writes at once."""
-    return float(np.mean(values) if planned.shape.headline == "receiver" else np.median(values))
+    return float(np.mean(values) if planned.shape.is_stream else np.median(values))
 
 
 def block_deadline_s(planned: Planned, settings: Settings) -> float:

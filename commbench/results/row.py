@@ -258,6 +258,11 @@ class Row(Variables):
     )
 
     @property
+    def is_stream(self) -> bool:
+        """As of a Shape. An imported one may not tell whose clock counted."""
+        return self.headline == "receiver" or self.benchmark == "stream"
+
+    @property
     def is_soak(self) -> bool:
         """Whether it was repeated for a given time, and has a time line. Files without `duration_s`
         have the name of the timing."""

@@ -155,7 +155,7 @@ class SoakCollector(SampleCollector):
         self._has_model_clock = planned.case.has_model_clock
         self._intervals: StartIntervals | None = None
         self._of_stream: StreamIntervals | None = None
-        if planned.shape.headline == "receiver":
+        if planned.shape.is_stream:
             self._of_stream = StreamIntervals(planned.active[self._rows[0]], interval_s)
         else:
             self._intervals = StartIntervals(next(iter(planned.active), 0), interval_s)
