@@ -36,7 +36,7 @@ from .ramp import RAMP_COLUMNS, Ramp, ramp_of
 from .sender import sender_reader
 
 SOAK_BLOCK_S = 1.0  # the longest time without a decision
-SOAK_STAMP_S = 50e-6
+SOAK_STAMP_S = 50e-6  # of streams another, see samples_per_stamp
 MAX_SOAK_BLOCK_K = 256  # fewer stamps, as nothing is measured while they are gathered
 FLUSH_S = 5.0  # between two saves
 CHECK_SHARE = 0.003  # of the time that the checks of the payload may take
