@@ -21,8 +21,7 @@ from .machines import nodes_of
 
 READING = "p2p_latency_s"  # of the reference case
 MOST_NODES = 3
-MOST_NAMED = 3  # soaks, and cases with two typical times
-GAPS_SHARE = 0.01  # of a soak that may pass outside its repetitions
+MOST_NAMED = 3  # cases with two typical times
 
 
 def causes(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[str]:
@@ -36,7 +35,6 @@ def causes(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[str]:
         *_shared_cores(runs, measured),
         *_moved(runs),
         *_two_modes(measured),
-        *_gaps(measured),
         *_bindings(runs, {row.backend for row in measured if _is_crowded(row)}),
         *filter(None, [clock_text(runs)]),
     ]
@@ -47,12 +45,6 @@ def _first_of_sweeps(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any
     in_order = sorted(runs, key=lambda run: str(run.get("run_id")))
     by_sweep = grouped(in_order, lambda run: str(run.get("sweep_id") or run.get("run_id")))
     return [of_sweep[0] for of_sweep in by_sweep.values()]
-
-
-def disturbances_text(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> str:
-    """All causes in one paragraph; empty where there is none."""
-    found = causes(runs, rows)
-    return f"disturbances: {'; '.join(found)}" if found else ""
 
 
 def busy_nodes(run: Mapping[str, Any]) -> Iterator[tuple[str, float, float]]:
@@ -154,18 +146,6 @@ def _two_modes(rows: Sequence[Row]) -> Iterator[str]:
         fast, slow = format_seconds(row.fast_mode_s), format_seconds(row.slow_mode_s)
         share = f"{100 * (row.slow_share or 0.0):.0f} %"
         yield f"two typical times of {which}: {fast}, and {slow} in {share} of the repetitions"
-
-
-def _gaps(rows: Iterable[Row]) -> Iterator[str]:
-    """The soaks of which more than GAPS_SHARE passed outside of their repetitions."""
-    soaks = [row for row in rows if (row.unmeasured_s or 0.0) > GAPS_SHARE * (row.visits_s or 0.0)]
-    gaps_s = [row.unmeasured_s or 0.0 for row in soaks]
-    if len(soaks) > MOST_NAMED:
-        gaps = span_text(gaps_s, format_seconds)
-        yield f"{len(soaks)} soaks: {gaps} passed between the repetitions of each"
-        return
-    for gap_s, name in zip(gaps_s, case_names(soaks), strict=True):
-        yield f"{name}: {format_seconds(gap_s)} passed between its repetitions"
 
 
 def _bindings(runs: Iterable[Mapping[str, Any]], crowded: Container[str]) -> Iterator[str]:

@@ -287,13 +287,9 @@ def _are_side_by_side(jobs: Sequence[Job]) -> bool:
     changed = {word.partition("=")[0].partition(".")[0] for word in words}
     if not changed.isdisjoint(("label", *(each.name for each in TABLE if each.beside))):
         return True
-    return changed <= IN_NAMES and all(map(_has_only_stream_soaks, jobs))
-
-
-def _has_only_stream_soaks(job: Job) -> bool:
-    settings = job.settings
-    is_soak = settings.timing.duration_s is not None
-    return is_soak and all("stream_threads" in each.axes for each in settings.benchmarks)
+    return changed <= IN_NAMES and all(
+        job.settings.timing.is_soak and job.settings.has_only_streams for job in jobs
+    )
 
 
 def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:

@@ -50,9 +50,7 @@ EVERY = "all"  # benchmark=all
 ENV_RESOLVER = "oc.env"
 COMPOSED_GROUPS = (*GROUPS, "experiment")
 MODEL = "backend.model."  # keys of a planted machine, which is no variable of a case
-EXPERIMENT = "experiment="
-SOAK = "timing=soak"
-SOAK_KEYS = ("timing.duration_s", "timing.interval_s")  # only this timing has them
+SOAK_KEYS = ("timing.duration_s", "timing.interval_s")  # only timings of soaks have them
 ELSEWHERE = {
     "writer=csv": "commbench export RUN prints it; ",
     "writer=json": "jsonl is a row a line, run.json has the record of the run; ",
@@ -201,27 +199,24 @@ class ConfigComposer:
 
     def plain(self, overrides: Sequence[str]) -> list[str]:
         """The overrides that all jobs of a sweep share."""
-        parsed = self._parsed(overrides)
         self._check(overrides, multirun=True)
-        of_parts = self._of_soaks(overrides)
-        shared = [
-            override.input_line or ""
-            for text, override in zip(overrides, parsed, strict=True)
-            if not override.is_sweep_override() and text not in of_parts
-        ]
+        parsed = self._parsed(self.of_all_parts(overrides))
+        shared = [each.input_line or "" for each in parsed if not each.is_sweep_override()]
         return self._with_all_benchmarks(shared)
 
-    def checked_first(self, overrides: Sequence[str]) -> list[str]:
-        """The overrides that don't need the parts of an experiment to be checked."""
-        of_parts = self._of_soaks(overrides)
-        return [word for word in overrides if word not in of_parts]
+    def of_all_parts(self, overrides: Sequence[str]) -> list[str]:
+        """The overrides without those that only soaks among the parts of an experiment take."""
+        keys = dict(zip(overrides, self.keys_of(overrides), strict=True))
+        shared = [word for word in overrides if keys[word] not in SOAK_KEYS]
+        has_parts = "experiment" in keys.values() and not self.is_soak(shared)
+        return shared if has_parts else [*overrides]
 
-    def _of_soaks(self, overrides: Sequence[str]) -> list[str]:
-        """The overrides that only those parts of an experiment take that are soaks."""
-        if SOAK in overrides or not any(word.startswith(EXPERIMENT) for word in overrides):
-            return []
-        keys = self.keys_of(overrides)
-        return [word for word, key in zip(overrides, keys, strict=True) if key in SOAK_KEYS]
+    def is_soak(self, overrides: Sequence[str]) -> bool:
+        """Whether their timing has a duration; not of words that can't be composed."""
+        try:
+            return OmegaConf.select(self.config(overrides), SOAK_KEYS[0]) is not None
+        except ConfigError:
+            return False
 
     def options(self, group: str) -> list[str]:
         """The names of a group's files."""

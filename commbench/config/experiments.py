@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from commbench.core.errors import ConfigError
 
-from .compose import SOAK, SOAK_KEYS, ConfigComposer, in_run_order
+from .compose import SOAK_KEYS, ConfigComposer, in_run_order
 from .settings import Job
 
 ONE_AT_A_TIME = ("experiment", "part", "scale")
@@ -43,7 +43,7 @@ def requested_jobs(
         if "," in values.get(key, ""):
             raise ConfigError(f"{key}={values[key]} names several; run one {key} at a time")
     # before an experiment's parts: the user's mistakes first
-    jobs = composer.jobs(composer.checked_first(overrides), multirun)
+    jobs = composer.jobs(composer.of_all_parts(overrides), multirun)
     name = values.get("experiment", "null")
     if name == "null":
         return RequestedJobs(tuple(jobs), multirun)
@@ -87,28 +87,23 @@ def experiment_parts(composer: ConfigComposer, overrides: Sequence[str]) -> list
     if not lines:
         return [list(overrides)]
     keys_of_lines = [composer.keys_of_file(line) for line in lines]
-    soaks = [SOAK in line for line in lines]
     keys_of_words = dict(zip(overrides, composer.keys_of(overrides), strict=True))
+    of_soaks = [
+        word
+        for word, key in keys_of_words.items()
+        if key in SOAK_KEYS or key.partition(".")[0] != TIMING
+    ]
+    of_others = composer.of_all_parts(overrides)
+    soaks = list[bool]()
+    if config.part is None and of_soaks != of_others:
+        soaks += map(composer.is_soak, lines)
     parts = []
     for number in range(1, len(lines) + 1) if config.part is None else [config.part]:
-        meant = keys_of_words
-        if config.part is None and any(soaks) and not all(soaks):
-            meant = _meant_for(soaks[number - 1], keys_of_words)
-        given = set(meant.values())
+        meant = overrides
+        if any(soaks) and not all(soaks):
+            meant = of_soaks if soaks[number - 1] else of_others
+        given = {keys_of_words[word] for word in meant}
         keys = keys_of_lines[number - 1]
         kept = [word for word, key in keys.items() if not given & {key, key.partition(".")[0]}]
         parts.append([f"part={number}", *kept, *meant])
     return parts
-
-
-def _meant_for(is_soak: bool, keys_of_words: Mapping[str, str]) -> dict[str, str]:
-    """The user's words, with their keys, without those about timing that are for other parts."""
-    if is_soak:
-        others = [
-            key
-            for key in keys_of_words.values()
-            if key.partition(".")[0] == TIMING and key not in SOAK_KEYS
-        ]
-    else:
-        others = [] if SOAK in keys_of_words else list(SOAK_KEYS)
-    return {word: key for word, key in keys_of_words.items() if key not in others}

@@ -124,7 +124,7 @@ class Timing:
 
     def __post_init__(self) -> None:
         _check_bounds("timing", self, TIMING_BOUNDS)
-        if self.repetitions is not None or self.duration_s is not None:
+        if self.repetitions is not None or self.is_soak:
             for name in ("visits", "launches"):
                 object.__setattr__(self, name, 1)
 
@@ -223,9 +223,13 @@ class Settings:
     def threads_per_rank(self) -> int:
         """The most threads of a rank that are busy in one of its cases."""
         streams = self.axes["streams"] if "streams" in self.backend.axes else (1,)
-        of_streams = ("stream_threads" in each.axes for each in self.benchmarks)
-        is_one = self.axes["stream_threads"] == ("one",) and all(of_streams)
+        is_one = self.axes["stream_threads"] == ("one",) and self.has_only_streams
         return self.backend.threads_per_rank * (1 if is_one else max(streams))
+
+    @property
+    def has_only_streams(self) -> bool:
+        """Whether threads drive the connections of all of its operations."""
+        return all("stream_threads" in each.axes for each in self.benchmarks)
 
     @property
     def recorded_env(self) -> tuple[tuple[str, str], ...]:

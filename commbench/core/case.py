@@ -118,6 +118,12 @@ class Shape:
     rated: bool = True
     ranks: tuple[int, ...] | None = None
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether messages follow one another without an answer: only their receiver sees when
+        they arrive, and gets several at once."""
+        return self.headline == "receiver"
+
 
 def counting_ranks(
     case: Variables, headline: Headline | None, named: Sequence[int] | None

@@ -402,11 +402,6 @@ class Variables:
         return self.engine == MODEL_ENGINE
 
     @property
-    def is_stream(self) -> bool:
-        """Whether writes follow one another without an answer."""
-        return self.benchmark == "stream"
-
-    @property
     def is_round(self) -> bool:
         """Whether several pairs run at once, with a row for each."""
         return self.schedule == "rounds" and len(self.pairs) > 1

@@ -36,7 +36,7 @@ SLOW_START_S = 1.0  # of a warm-up over TCP
 SHORT_CALLS = 20
 SHORT_CALL_S = 0.01  # of a trial
 MAX_BLOCK_K = 64
-STREAM_STAMP_S = 0.01  # a receiver gets several writes of a stream at once
+STREAM_STAMP_S = 0.01  # of writes between two stamps, also in a soak
 MAX_STREAM_BLOCK_K = 4096
 LEAST_VISITS = 3  # of a case with several, whatever they take: two visits tell little
 BATCH_K = 20  # timers with several samples per stamp; as in nccl-tests
@@ -321,10 +321,14 @@ def samples_per_stamp(
     planned: Planned, sample_s: float, least_s: float, most: int = MAX_BLOCK_K
 ) -> int:
     """block_k: several samples between two stamps if there would be less than `least_s` between
-    them, at most `most`. In BATCH_TIMED there are always several."""
+    them, at most `most`. In BATCH_TIMED there are always several.
+
+    Of a stream the bounds are its own, whatever a strategy asks, since a receiver gets several
+    writes at once.
+    """
     if planned.case.timer in BATCH_TIMED:
         return max(1, min(BATCH_K, int(BLOCK_S / sample_s))) if sample_s > 0 else BATCH_K
-    if planned.shape.headline == "receiver":
+    if planned.shape.is_stream:
         least_s, most = STREAM_STAMP_S, MAX_STREAM_BLOCK_K
     if not planned.benchmark.self_synchronising or planned.case.sync != "none" or sample_s <= 0:
         return 1
@@ -334,7 +338,7 @@ def samples_per_stamp(
 def typical_s(planned: Planned, values: Series) -> float:
     """Seconds of a sample in a warm-up: the median; the mean of a stream, of which a receiver gets
     several writes at once."""
-    return float(np.mean(values) if planned.shape.headline == "receiver" else np.median(values))
+    return float(np.mean(values) if planned.shape.is_stream else np.median(values))
 
 
 def block_deadline_s(planned: Planned, settings: Settings) -> float:

@@ -83,9 +83,7 @@ class TransportEvidence:
         InfiniBand or RoCE port. Within a node round trips are so short that windows grow within
         milliseconds.
         """
-        may_grow = (
-            planned.case.message_bytes >= SLOW_START_BYTES or planned.shape.headline == "receiver"
-        )
+        may_grow = planned.case.message_bytes >= SLOW_START_BYTES or planned.shape.is_stream
         if not may_grow or Layout.parse(planned.case.layout).nodes < 2:
             return False
         transport = (self.of(planned)["transport"] or "").lower()

@@ -19,6 +19,7 @@ import numpy as np
 
 from commbench.core.states import INTERRUPTED
 from commbench.core.units import format_seconds
+from commbench.core.variables import EVENT_TIMED
 from commbench.results.columns import grouped
 from commbench.runtime.recovery import EarlierVisits
 from commbench.stats.interval import Interval
@@ -201,7 +202,8 @@ def earlier_visits(earlier: EarlierVisits, z: float = Z95, kept: int = KEPT_TIME
                 skew_s=row.skew_s,
                 core_wait_share=row.core_wait_share,
                 is_throttled="throttled" in row.warnings,
-                is_host_bound="overhead" in row.warnings,
+                # by the host's clock it is about timer and call, which this start finds out anew
+                is_host_bound="overhead" in row.warnings and row.timer in EVENT_TIMED,
             )
         )
     retransmits = row.retransmits

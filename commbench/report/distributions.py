@@ -79,7 +79,7 @@ def chosen_runs(results: Results) -> tuple[dict[str, list[Row]], int]:
     newest_first = [
         row
         for row in results.rows[::-1]
-        if row.status == "ok" and row.run_id in readable and row.timing != "soak"
+        if row.status == "ok" and row.run_id in readable and not row.is_soak
     ]
     launches = grouped(newest_first, lambda row: row.case_id)
     kept = {id(row) for own in launches.values() for row in own[:MOST_DRAWN_LAUNCHES]}

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from commbench.analysis.case_names import shown_value
-from commbench.analysis.disturbances import disturbances_text
 from commbench.analysis.effective_settings import settings_texts
 from commbench.core.terminal import Terminal, paragraphs
 from commbench.core.units import plural, short_pairs
@@ -17,6 +16,7 @@ from commbench.results.intervals import interval_note, marks_note
 from commbench.results.row import Row
 
 from .quantities import MEDIAN, is_measured
+from .showing import disturbances_text
 
 PATHS = ("link", "transport")
 CONSTANT = (*(name for name in SHOWN if name != "benchmark"), *PATHS)

@@ -13,7 +13,6 @@ import numpy as np
 from commbench.analysis.best import BEST_CELLS, best_rows
 from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.combined_row import Combined
-from commbench.analysis.disturbances import disturbances_text
 from commbench.analysis.effective_settings import settings_texts
 from commbench.analysis.headline import certainty_text, scope_text
 from commbench.analysis.pairs.matrix import CLASSES, Matrix
@@ -37,7 +36,7 @@ from .reporting import (
     sentences_on,
 )
 from .section import Figure, Section, no_figures
-from .showing import DerivedTable, derived_tables
+from .showing import DerivedTable, derived_tables, disturbances_text
 from .summary import GROUP_HEADS, LOST_HEADS, MOST_SENTENCES, Summary
 from .table import Table
 

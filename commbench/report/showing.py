@@ -7,11 +7,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from commbench.analysis.compared_case import ComparedCase
+from commbench.analysis.disturbances import causes
 from commbench.core.annexes import annex, part_modules
 from commbench.core.terminal import Terminal, paragraphs
 from commbench.results.load import Paths
@@ -63,6 +65,7 @@ class Showing:
     texts_below: below the tables of a run, each a new object for a run.
     is_apart: whether a row has a line below the tables of several runs, not in one of them.
     apart_texts: those lines, of such rows and the records of their runs.
+    disturbances: what made numbers of these rows uncertain, a text for each cause.
     forms: of the tables of a run, by their names in `show --as`.
     comparisons: those whose runs a report finds in these folders, of all benchmarks or of one, and
     why others are left out.
@@ -76,6 +79,7 @@ class Showing:
     texts_below: Sequence[Callable[[], TextsBelow]] = ()
     is_apart: Callable[[Row], bool] = lambda row: False
     apart_texts: Callable[[Rows, Sequence[Record], Terminal], Iterable[str]] = lambda *_: ()
+    disturbances: Callable[[Rows], Iterable[str]] = lambda rows: ()
     forms: Mapping[str, Form] = field(default_factory=dict)
     comparisons: Callable[
         [Sequence[Paths], str | None], tuple[Sequence[Comparison], Sequence[str]]
@@ -107,10 +111,10 @@ def new_texts() -> list[TextsBelow]:
 
 def missing_texts(rows: Rows) -> Iterator[str]:
     """What is not said of the rows, because the folder that says it is not there."""
-    timings = {row.timing for row in rows}
+    has_soaks = any(row.is_soak for row in rows)
     has_sides = {"base", "new"} <= {row.label for row in rows}
     needed = {
-        "commbench.features.streams": ("soaks over time", "soak" in timings),
+        "commbench.features.streams": ("soaks over time", has_soaks),
         "commbench.features.ab": ("comparisons of base and new", has_sides),
     }
     for feature, (user, is_needed) in needed.items():
@@ -126,6 +130,13 @@ def apart_texts(rows: Rows, records: Sequence[Record], terminal: Terminal) -> It
     """Below the tables of runs side by side; `rows` are apart."""
     for feature in features():
         yield from feature.apart_texts(rows, records, terminal)
+
+
+def disturbances_text(runs: Sequence[Record], rows: Rows) -> str:
+    """All causes in one paragraph; empty where there is none."""
+    more = chain.from_iterable(feature.disturbances(rows) for feature in features())
+    found = [*causes(runs, rows), *more]
+    return f"disturbances: {'; '.join(found)}" if found else ""
 
 
 def forms() -> dict[str, Form]:

@@ -17,7 +17,6 @@ from commbench.analysis.case_names import (
     shown_value,
     telling,
 )
-from commbench.analysis.disturbances import disturbances_text
 from commbench.analysis.effective_settings import settings_texts
 from commbench.analysis.families import by_window
 from commbench.core.terminal import (
@@ -54,7 +53,7 @@ from .quantities import (
     value_text,
 )
 from .row_table import RowColumn, fitted, lines_of, number_columns, row_column, value_column
-from .showing import apart_texts, is_apart
+from .showing import apart_texts, disturbances_text, is_apart
 
 # columns of a table
 BESIDE = (*(each.name for each in TABLE if each.beside), "label")

@@ -134,12 +134,12 @@ class Summary:
         operations = self.results.of_operations
         # of a comparison the verdicts are the answer, not a choice between its sides
         settings = () if self.results.are_all_compared else CHOSEN_SETTINGS
-        return combine_runs([row for row in operations if row.timing != "soak"], settings)
+        return combine_runs([row for row in operations if not row.is_soak], settings)
 
     @functools.cached_property
     def soaks(self) -> CombinedCases:
         """The soaks but those of many pairs, which are matrices, each over all of its launches."""
-        soaks = [row for row in self.results.rows if row.timing == "soak"]
+        soaks = [row for row in self.results.rows if row.is_soak]
         in_matrices = set(map(id, several_pairs(soaks, LEAST_MATRIX_PAIRS)))
         return combine_runs([row for row in soaks if id(row) not in in_matrices])
 

@@ -114,6 +114,7 @@ class Row(Variables):
     stop_reason: StopReason | None = result(
         f"why it ended: {', '.join(STOP_REASONS)}; otherwise {', '.join(UNFINISHED)}"
     )
+    duration_s: float | None = result("soak: how long it was to be repeated", unit="s")
     unmeasured_s: float | None = result(
         "soak: its duration minus the time in repetitions; a stall of over 1 s in one counts as"
         " outside",
@@ -258,6 +259,17 @@ class Row(Variables):
     link: str | None = result(
         "NV#, PIX, PXB, PHB, NODE, SYS, NET or SELF, from the topology matrix"
     )
+
+    @property
+    def is_stream(self) -> bool:
+        """As of a Shape. An imported one may not tell whose clock counted."""
+        return self.headline == "receiver" or self.benchmark == "stream"
+
+    @property
+    def is_soak(self) -> bool:
+        """Whether it was repeated for a given time, and has a time line. Files without `duration_s`
+        have the name of the timing."""
+        return self.duration_s is not None or self.timing == "soak"
 
 
 class Measured(Row):

@@ -40,7 +40,7 @@ def cases_by_hardware(summary: Summary) -> dict[tuple[str, ...], list[Row]]:
     A case of several runs names none: then the machines are those of all runs of its hosts.
     """
     results = summary.results
-    soaks = [row for row in results.of_operations if row.timing == "soak"]
+    soaks = [row for row in results.of_operations if row.is_soak]
     texts = {
         str(record.get("run_id")): [machine.text for machine in machines_of([record])]
         for record in results.records

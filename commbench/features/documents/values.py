@@ -83,7 +83,7 @@ def _document(
     folders: Sequence[Path],
     records: Sequence[Mapping[str, Any]],
 ) -> Document:
-    rows = [row for row in cases if row.timing != "soak"]
+    rows = [row for row in cases if not row.is_soak]
     intervals = None
     streams = annex(f"{STREAMS}.stored")
     if streams is not None:

@@ -500,7 +500,7 @@ def _visited_cases(rows: Iterable[Row]) -> list[VisitedCase]:
     measured = [
         row
         for row in answerable(rows)
-        if isinstance(row, Measured) and row.timing != "soak" and row.layout and row.median_s > 0
+        if isinstance(row, Measured) and not row.is_soak and row.layout and row.median_s > 0
     ]
     visits = Counter[str]()
     for row in measured:

@@ -132,12 +132,12 @@ class Overlapped(Benchmark):
         reason = self.inner.refusal(case, size)
         if reason is not None:
             return reason
-        if case.is_stream:
-            return f"a {self.name} has no computation beside it"
         rank = case.pairs[0][0] if case.pairs else 0
         return self._program_refusal(case, self.inner.program(case, rank, size))
 
     def _program_refusal(self, case: Case, program: Program) -> str | None:
+        if program.runner is not None:
+            return f"a {self.name} has no computation beside it"
         if not program.steps:
             return None
         parts = begun_and_rest(program.steps)

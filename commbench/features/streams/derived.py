@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def soaks_of(summary: Summary) -> list[Row]:
     """Those that have a number."""
-    return [row for row in summary.results.rows if row.status == "ok" and row.timing == "soak"]
+    return [row for row in summary.results.rows if row.status == "ok" and row.is_soak]
 
 
 def combined_soaks(summary: Summary) -> Iterator[Combined]:

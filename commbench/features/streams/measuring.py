@@ -13,7 +13,7 @@ from commbench.measure.visit_setup import VisitSetup
 from .ramp import RAMP_COLUMNS
 from .soak import Soak
 
-FOUND = ("unmeasured_s", *RAMP_COLUMNS)
+FOUND = ("duration_s", "unmeasured_s", *RAMP_COLUMNS)
 
 
 def strategy(setup: VisitSetup) -> Soak | None:

@@ -25,7 +25,7 @@ class SoakTexts:
         self._time_lines: dict[str, TimeLine | StreamLine] = {}
 
     def add(self, row: Row, counters: Callable[[], Iterable[Record]]) -> None:
-        if row.timing != "soak":
+        if not row.is_soak:
             return
         line = self._time_lines.setdefault(row.case_id, time_line(row))
         for columns in counters():

@@ -18,7 +18,7 @@ def sender_reader(setup: VisitSetup) -> SenderReader | None:
     """None on ranks that send no stream, and without TCP."""
     planned = setup.planned
     senders = [planned.active[place] for place in planned.senders]
-    sends = planned.shape.headline == "receiver" and setup.control.rank in senders
+    sends = planned.shape.is_stream and setup.control.rank in senders
     if not sends or not sender_values(setup.communicator.counters()):
         return None
     return SenderReader(setup.communicator, setup.settings.timing.interval_s)

@@ -36,7 +36,7 @@ from .ramp import RAMP_COLUMNS, Ramp, ramp_of
 from .sender import sender_reader
 
 SOAK_BLOCK_S = 1.0  # the longest time without a decision
-SOAK_STAMP_S = 50e-6
+SOAK_STAMP_S = 50e-6  # of streams another, see samples_per_stamp
 MAX_SOAK_BLOCK_K = 256  # fewer stamps, as nothing is measured while they are gathered
 FLUSH_S = 5.0  # between two saves
 CHECK_SHARE = 0.003  # of the time that the checks of the payload may take
@@ -65,7 +65,8 @@ class Soak(TimingStrategy):
     def findings(self) -> Mapping[str, Any]:
         ramp = self._ramp
         of_stream = {} if ramp is None else {name: of(ramp) for name, of in RAMP_COLUMNS.items()}
-        return {"unmeasured_s": self.unmeasured_s, **of_stream}
+        duration_s = self.setup.settings.case_s
+        return {"duration_s": duration_s, "unmeasured_s": self.unmeasured_s, **of_stream}
 
     @property
     def operation_s(self) -> float | None:
@@ -154,7 +155,7 @@ class SoakCollector(SampleCollector):
         self._has_model_clock = planned.case.has_model_clock
         self._intervals: StartIntervals | None = None
         self._of_stream: StreamIntervals | None = None
-        if planned.shape.headline == "receiver":
+        if planned.shape.is_stream:
             self._of_stream = StreamIntervals(planned.active[self._rows[0]], interval_s)
         else:
             self._intervals = StartIntervals(next(iter(planned.active), 0), interval_s)

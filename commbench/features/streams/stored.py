@@ -75,7 +75,7 @@ def stored_intervals(cases: Iterable[Row], folders: Sequence[Path]) -> pd.DataFr
     import pandas as pd
     import pyarrow.compute as pc
 
-    soaks = [row for row in cases if row.timing == "soak"]
+    soaks = [row for row in cases if row.is_soak]
     counters = []
     for folder in folders if soaks else ():
         with suppress(CommbenchError):

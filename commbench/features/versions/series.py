@@ -64,7 +64,7 @@ def all_series(results: Results, over: str) -> AllSeries:
     facts = {run: _facts(record) for run, record in records.items()}
     _check(over, facts)
     rows = [row for row in results.of_operations if isinstance(row, Measured) and row.median_s]
-    rows = [row for row in rows if row.timing != "soak"]
+    rows = [row for row in rows if not row.is_soak]
     ordered = [(value, row) for row in rows if (value := _value(row, over, facts)) is not None]
     brought = {over, "library" if over in (VERSION, "backend") else over, "elements"}
     names = [name for name in NAMES if name not in brought]

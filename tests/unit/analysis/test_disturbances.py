@@ -124,13 +124,6 @@ def test_two_typical_times_are_told_with_both() -> None:
     assert causes([run()], [row(**case | modes)] * 4) == [many]
 
 
-def test_a_soak_with_holes_is_told() -> None:
-    soak = {"benchmark": "all_reduce", "message_bytes": 8, "visits_s": 60.0}
-    holes = "all_reduce 1x2 8 B: 700 ms passed between its repetitions"
-    assert causes([run()], [row(unmeasured_s=0.7, **soak)]) == [holes]
-    assert causes([run()], [row(unmeasured_s=0.5, **soak)]) == []
-
-
 def test_backends_that_were_bound_differently_are_named() -> None:
     bound = run("mpi", provenance={"differences": {"run.bind": {"core 0": [0]}}, "nodes": []})
     assert causes([run(), bound], [row()]) == ["gloo: ranks not bound to cores, others were"]

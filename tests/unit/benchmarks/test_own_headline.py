@@ -28,14 +28,14 @@ WORDS = (
 )
 
 
-def measured(folder: Path, name: str) -> tuple[Any, Callable[[str, int], Any]]:
+def measured(folder: Path, name: str, *words: str) -> tuple[Any, Callable[[str, int], Any]]:
     """The case, and the seconds of the samples of a phase on the clock of a rank."""
     (folder / "benchmark").mkdir()
     (folder / "benchmark" / "one_way.yaml").write_text(
         f"# @package benchmarks.one_way\n_target_: one_way.{name}\n"
     )
     own = ("--config-dir", str(folder), "allow=[one_way]", "benchmark=one_way")
-    assert main([*own, *WORDS, f"output={folder / 'runs'}"]) == 0
+    assert main([*own, *WORDS, *words, f"output={folder / 'runs'}"]) == 0
     (case,) = commbench.load(folder / "runs").itertuples()
     samples = commbench.load(folder / "runs", table="samples")
 
@@ -53,6 +53,20 @@ def test_the_mean_of_the_warm_up_and_the_clock_of_the_receiver_count(tmp_path: P
     assert case.block_k == math.ceil(10e-3 / warm_up_s.mean()) == 40, "10 ms between two stamps"
     sender_s, receiver_s = (seconds("measure", rank).median() / 40 for rank in (0, 1))
     assert case.median_s == pytest.approx(receiver_s) and receiver_s > 1.4 * sender_s
+
+
+def test_a_soak_of_it_is_shown_as_a_stream(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    soak = ("timing=soak", "timing.duration_s=0.5", "timing.interval_s=0.1")
+    case, _ = measured(tmp_path, "OneWay", *soak)
+    assert case.block_k == 40, "10 ms of its first calls between two stamps, not 50 us"
+    shown = capsys.readouterr().out
+    assert "time of a stream: mean of its writes" in shown and "at the end  full speed" in shown
+    assert "\n0.10  0.20 " in shown, "its intervals"
+    assert main(["report", str(tmp_path / "runs")]) == 0
+    report = capsys.readouterr().out
+    assert "one_way 1x2 0-1 8 B: " in report and "Mb/s at the end, full speed after" in report
 
 
 def test_with_an_initiator_its_own_clock_counts(tmp_path: Path) -> None:

@@ -200,6 +200,28 @@ def test_a_file_without_parts_is_one_run() -> None:
     assert job.settings.sizes == ((64,),)
 
 
+NIGHT = "_target_: commbench.config.settings.Timing\nname: night\nduration_s: 9\ninterval_s: 1\n"
+
+
+def durations_s(folder: str, *words: str) -> list[float | None]:
+    """Of the parts of an own experiment; None of those that are no soak."""
+    with ConfigComposer(folder) as composer:
+        jobs = ask(composer, "own", "backend=simulated", "layout=1x2", "sizes=[8]", *words).jobs
+    by_part = sorted(jobs, key=lambda job: job.config["part"])
+    return [job.settings.timing.duration_s for job in by_part]
+
+
+def test_a_soak_by_any_name_takes_the_keys_of_soaks_and_keeps_its_timing() -> None:
+    folder = write("parts:\n  full: [timing=night, timing=quick, +timing.duration_s=8]\n")
+    Path("mine/timing").mkdir()
+    Path("mine/timing/night.yaml").write_text(NIGHT)
+    assert durations_s(folder) == [9, None, 8]
+    assert durations_s(folder, "++timing.duration_s=7") == [7, None, 7]
+    assert durations_s(folder, "timing=fixed") == [9, None, 8]
+    assert durations_s(folder, "timing=night", "timing.duration_s=7") == [7], "all alike"
+    assert durations_s(folder, "part=2", "timing=night") == [9]
+
+
 def test_python_runs_one_world_at_a_time() -> None:
     import commbench
 

@@ -577,14 +577,29 @@ def test_a_case_whose_samples_are_lost_begins_anew() -> None:
 
 
 def test_what_one_visit_has_shown_stays_in_the_warnings(planned: Planned) -> None:
+    """By events of a GPU, `overhead` says that it waited for its host."""
     earlier = read_back(planned, recorded(planned, 1), [0])
-    shown = replace(earlier.row, warnings=("throttled", "overhead", "skewed"))
+    warnings = ("throttled", "overhead", "skewed")
+    shown = replace(earlier.row, timer="device_event", warnings=warnings)
     record = CaseRecord(earlier_visits(replace(earlier, row=shown)))
     lasting = {"throttled", "overhead"}
     assert lasting <= set(row_of(planned, record).warnings), "without a new visit"
     add_visit(record, planned, visit(2))
     warnings = row_of(planned, record).warnings
     assert lasting <= set(warnings) and "skewed" not in warnings
+
+
+def test_a_resumed_run_does_not_repeat_that_an_earlier_timer_was_slow(planned: Planned) -> None:
+    """Each start finds out anew what its timer and a call take."""
+    slow_timer = RowFacts(planned, replace(AROUND, empty_sample_s={"python": 1.0}))
+    record = recorded(planned, 1, 2)
+    slow = row(slow_timer, planned.case, record)
+    assert "overhead" in slow.warnings
+    earlier = EarlierVisits(slow, tuple(visit.times for visit in record.visits), 0, 0, {})
+    resumed = CaseRecord(earlier_visits(earlier))
+    assert "overhead" in row(slow_timer, planned.case, resumed).warnings, "it is as slow again"
+    add_visit(resumed, planned, visit(3), launch=1)
+    assert "overhead" not in row_of(planned, resumed).warnings
 
 
 def test_a_visit_that_was_still_running_is_replaced_by_the_longer_one(planned: Planned) -> None:

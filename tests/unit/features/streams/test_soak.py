@@ -198,7 +198,8 @@ def test_a_soak_without_a_warm_up_tries_how_long_a_call_takes() -> None:
 
 def test_rank_0_does_not_say_what_the_loops_of_others_left_out() -> None:
     assert soak_of().unmeasured_s == 0.0
-    assert soak_of("pairs=[[1,1]]").unmeasured_s is None
+    of_others = soak_of("pairs=[[1,1]]", "timing.duration_s=9").findings
+    assert of_others == {"duration_s": 9, "unmeasured_s": None}
 
 
 def test_time_in_which_the_machine_slept_was_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:

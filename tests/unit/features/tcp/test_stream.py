@@ -59,6 +59,8 @@ def test_writes_between_two_stamps_take_10_ms_by_their_mean() -> None:
     assert typical_s(planned, times) == pytest.approx(100e-6)
     assert samples_per_stamp(planned, 100e-6, least_s=0.0) == 100
     assert samples_per_stamp(planned, 20e-3, least_s=0.0) == 1
+    assert samples_per_stamp(planned, 100e-6, least_s=50e-6, most=256) == 100, "as a soak asks"
+    assert samples_per_stamp(planned, 10e-6, least_s=50e-6, most=256) == 1000
 
 
 @pytest.mark.parametrize(
