@@ -247,13 +247,13 @@ def test_what_is_not_shown_of_soaks_is_said_with_the_folder_that_shows_it(
 
 
 def test_what_is_not_shown_of_launches_in_turn_is_said_with_the_folder_that_shows_it(
-    tmp_path: Path,
+    without: Without, tmp_path: Path
 ) -> None:
     for side in ("base", "new"):
         labelled = (f"label={side}", f"output={tmp_path / 'runs' / side}")
         assert main(["backend=simulated", "benchmark=all_reduce", *FEW, *labelled]) == 0
     line = "comparisons of base and new need commbench.features.ab, which is not there"
-    tree = without(tmp_path, "features/ab")
+    tree = without("features/ab")
     assert line in command(tree, tmp_path, "report", "runs").stdout
     only_base = command(tree, tmp_path, "report", "runs/base").stdout
     assert line not in only_base and "base" in only_base
