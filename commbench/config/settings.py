@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from commbench.benchmarks.each_node import REFUSED_AXES
-from commbench.core.annexes import FEATURES, needed_annex, part_modules
+from commbench.core.annexes import FEATURES, SOAKS, needed_annex, part_modules
 from commbench.core.case import Benchmark
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
@@ -85,7 +85,6 @@ BUDGET_BOUNDS = {
     "silence_s": (5, 86400),
 }
 SEARCH = "search"  # pairs=search
-SOAK = f"{FEATURES}.streams.measuring"  # measures for timing.duration_s
 SEARCH_BOUNDS = {"slowdown": (0.01, 10.0)}
 MAX_PAIRS = 10**6  # of all layouts and sizes together: each pair is a case
 # keys whose values become settings unchanged
@@ -238,10 +237,8 @@ class Settings:
 
     @property
     def case_s(self) -> float:
-        """Seconds that one case may be measured."""
-        if self.timing.duration_s is not None:
-            return self.timing.duration_s
-        return self.timing.case_s if self.budget.case_s is None else self.budget.case_s
+        """Seconds that one case may be measured; none of them is 0."""
+        return self.timing.duration_s or self.budget.case_s or self.timing.case_s
 
 
 def from_config(config: Mapping[str, Any]) -> Settings:
@@ -270,7 +267,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
             f"timing={timing} is not a commbench.config.settings.Timing; derive it from that class"
         )
     if timing.is_soak:
-        needed_annex(SOAK, f"timing.duration_s={timing.duration_s:g}")
+        needed_annex(f"{SOAKS}.measuring", f"timing.duration_s={timing.duration_s:g}")
     settings = Settings(
         backend=backend,
         benchmarks=benchmarks,

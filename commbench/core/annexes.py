@@ -11,6 +11,7 @@ from typing import Any
 from .errors import ConfigError
 
 FEATURES = "commbench.features"
+SOAKS = f"{FEATURES}.streams"  # measures soaks, and shows them
 REPLAY = "commbench_replay"  # a distribution of its own
 INSTALL_REPLAY = "pip install . ./replay in a clone of commbench"
 ANNEXES = ("commbench.cluster", REPLAY)

@@ -1,6 +1,6 @@
 """What a part of commbench that can be deleted adds to the tables of runs and of comparisons. A
-folder of `features` that does has a module `showing` with its SHOWING; no other code knows it by
-name."""
+folder of `features` that does has a module `showing` with its SHOWING; `missing_texts` alone knows
+some by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from commbench.analysis.compared_case import ComparedCase
 from commbench.analysis.disturbances import causes
-from commbench.core.annexes import annex, part_modules
+from commbench.core.annexes import FEATURES, SOAKS, annex, part_modules
 from commbench.core.terminal import Terminal, paragraphs
 from commbench.results.load import Paths
 from commbench.results.row import Row
@@ -114,8 +114,8 @@ def missing_texts(rows: Rows) -> Iterator[str]:
     has_soaks = any(row.is_soak for row in rows)
     has_sides = {"base", "new"} <= {row.label for row in rows}
     needed = {
-        "commbench.features.streams": ("soaks over time", has_soaks),
-        "commbench.features.ab": ("comparisons of base and new", has_sides),
+        SOAKS: ("soaks over time", has_soaks),
+        f"{FEATURES}.ab": ("comparisons of base and new", has_sides),
     }
     for feature, (user, is_needed) in needed.items():
         if is_needed and not annex(feature):

@@ -74,17 +74,3 @@ def test_importing_everything_loads_no_measured_library() -> None:
         [sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, timeout=60
     )
     assert done.stdout.split() == ["imported"], done.stderr
-
-
-def test_the_core_names_features_only_where_the_design_document_says() -> None:
-    features = "|".join(path.parent.name for path in PACKAGE.glob("features/*/__init__.py"))
-    names = re.compile(rf'(?:features|\{{FEATURES\}})\.(?:{features})\b|feature="(?:{features})"')
-    naming = {
-        name
-        for file in PACKAGE.rglob("*.py")
-        if (name := file.relative_to(PACKAGE).as_posix()).split("/")[0] not in BESIDE
-        and names.search(file.read_text())
-    }
-    text = (ROOT / "docs" / "design.md").read_text()
-    (said,) = re.findall(r"It names them in these files only: (.*?)\. ", text, flags=re.S)
-    assert naming == set(re.findall(r"`([\w/]+\.py)`", said))

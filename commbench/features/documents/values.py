@@ -15,7 +15,7 @@ import numpy as np
 
 from commbench.analysis.case_names import telling
 from commbench.analysis.families import key
-from commbench.core.annexes import FEATURES, annex
+from commbench.core.annexes import SOAKS, annex
 from commbench.core.texts import name_of
 from commbench.report.plots import OVER_TIME
 from commbench.results.columns import grouped
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 GIVEN = ("world_size", "message_bytes")  # what a program was given: no result to compare
-STREAMS = f"{FEATURES}.streams"  # reads what is stored of soaks
 EXPERIMENT = "experiment="  # among the overrides in run.json
 REPEATED = ("pair", "window")  # alike cases differ in these; a window may shrink with the size
 
@@ -85,7 +84,7 @@ def _document(
 ) -> Document:
     rows = [row for row in cases if not row.is_soak]
     intervals = None
-    streams = annex(f"{STREAMS}.stored")
+    streams = annex(f"{SOAKS}.stored")
     if streams is not None:
         rows = streams.until_full_speed(cases, records)
         is_timed = any(each.column == OVER_TIME for each in values)
@@ -105,7 +104,7 @@ def _document(
     met = {id(each.reference) for each in compared}
     missing = dict.fromkeys(each.title_of_table for each in values if id(each) not in met)
     if len(rows) < len(cases):
-        missing[f"those of soaks, which need {STREAMS}"] = None
+        missing[f"those of soaks, which need {SOAKS}"] = None
     return Document(name, tuple(compared), tuple(missing), _bytes_unit(values))
 
 

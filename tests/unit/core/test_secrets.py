@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from places import EXPERIMENTS, ROOT
+from places import BACKENDS, EXPERIMENTS, ROOT
 
 import commbench
 from commbench.config.compose import ConfigComposer
@@ -92,7 +92,7 @@ def test_the_name_of_no_credential(name: str) -> None:
 
 def test_no_key_of_the_configuration_is_taken_for_a_credential() -> None:
     """A masked value can't be measured again: resume and a second measurement would fail."""
-    files = [*(ROOT / "conf").rglob("*.yaml"), *EXPERIMENTS.values()]
+    files = [*(ROOT / "conf").rglob("*.yaml"), *EXPERIMENTS.values(), *BACKENDS.values()]
     keys = {key for file in files for key in re.findall(r"^ *(\w+):", file.read_text(), re.M)}
     assert {"pass_s", "target", "latency_s"} <= keys
     assert [key for key in keys if is_secret(key)] == []
