@@ -201,13 +201,11 @@ class ConfigComposer:
 
     def plain(self, overrides: Sequence[str]) -> list[str]:
         """The overrides that all jobs of a sweep share."""
-        parsed = self._parsed(overrides)
         self._check(overrides, multirun=True)
-        of_parts = self._of_soaks(overrides)
         shared = [
             override.input_line or ""
-            for text, override in zip(overrides, parsed, strict=True)
-            if not override.is_sweep_override() and text not in of_parts
+            for override in self._parsed(self.checked_first(overrides))
+            if not override.is_sweep_override()
         ]
         return self._with_all_benchmarks(shared)
 
@@ -225,12 +223,9 @@ class ConfigComposer:
 
     def options(self, group: str) -> list[str]:
         """The names of a group's files."""
-        own = (
-            ()
-            if self._config_dir is None
-            else (path.stem for path in (self._config_dir / group).glob("*.yaml"))
-        )
-        return sorted({*_packaged_options(group), *own})
+        folder = self._config_dir
+        own = () if folder is None else (folder / group).glob("*.yaml")
+        return sorted({*_packaged_options(group), *(path.stem for path in own)})
 
     def _parsed(self, overrides: Sequence[str]) -> list[Override]:
         parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())

@@ -215,19 +215,21 @@ def _checked(key: Key, value: Any) -> Any:
 
 # keys of other tools -> ours
 OTHER_KEYS = {
-    **dict.fromkeys(
-        ("iters", "iterations", "reps", "repetitions"), "timing=fixed timing.repetitions=N"
-    ),
-    **dict.fromkeys(("warmup", "warmup_iters", "skip"), "timing.warmup_repetitions=N"),
-    **dict.fromkeys(("launches", "runs", "repeats"), "timing.launches=N"),
-    **dict.fromkeys(("launch", "repeat"), "trial=N"),
-    **dict.fromkeys(("ranks", "n", "np", "nproc", "ngpus", "gpus", "world_size"), "layout=1xN"),
-    **dict.fromkeys(("size", "bytes", "message_bytes", "minbytes", "maxbytes"), "sizes=[8,1MiB]"),
-    **dict.fromkeys(("duration", "time", "seconds"), "timing=soak timing.duration_s=N"),
-    "parallel": "streams=N",
-    **dict.fromkeys(("op", "operation", "collective", "test"), "benchmark=NAME"),
-    **dict.fromkeys(("datatype", "type"), "dtype=NAME"),
-    **dict.fromkeys(("format", "as"), "writer=NAME"),
+    other: ours
+    for others, ours in (
+        ("iters iterations reps repetitions", "timing=fixed timing.repetitions=N"),
+        ("warmup warmup_iters skip", "timing.warmup_repetitions=N"),
+        ("launches runs repeats", "timing.launches=N"),
+        ("launch repeat", "trial=N"),
+        ("ranks n np nproc ngpus gpus world_size", "layout=1xN"),
+        ("size bytes message_bytes minbytes maxbytes", "sizes=[8,1MiB]"),
+        ("duration time seconds", "timing=soak timing.duration_s=N"),
+        ("parallel", "streams=N"),
+        ("op operation collective test", "benchmark=NAME"),
+        ("datatype type", "dtype=NAME"),
+        ("format as", "writer=NAME"),
+    )
+    for other in others.split()
 }
 
 

@@ -22,28 +22,19 @@ from .compared_sides import LONGEST_LIST
 from .showing import features
 from .table import Table
 
-# of the columns that a narrow terminal may lack
-COMPARISON_PRIORITIES = {
-    "±": 1,
+# with the priority of the column: a narrow terminal drops the highest first
+NUMBER_HEADS = {
     "BASE median\nus": 2,
     "NEW median\nus": 2,
-    "launches": 3,
+    "NEW / BASE": 0,
+    "±": 1,
     "threshold": 4,
+    "verdict": 0,
     "p (Holm)": 5,
     "p95": 6,
     "p99": 7,
 }
-NUMBER_HEADS = (
-    "BASE median\nus",
-    "NEW median\nus",
-    "NEW / BASE",
-    "±",
-    "threshold",
-    "verdict",
-    "p (Holm)",
-    "p95",
-    "p99",
-)
+COMPARISON_PRIORITIES = {**NUMBER_HEADS, "launches": 3}
 VERDICT_COLORS = {"SLOWER": "red", "SUSPECT": "yellow", "FASTER": "green"}
 VERDICT_MEANINGS: dict[Verdict, str] = {
     "SLOWER": "certain, and slower by more than the threshold",

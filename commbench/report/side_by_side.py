@@ -148,10 +148,7 @@ def _tables_text(
 
 def _tables(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
     """The rows by the variables of APART and the window that was asked for."""
-    series = dict[tuple[Any, ...], list[Row]]()
-    for row in sorted(rows, key=row_order):
-        key = attrgetter(*APART, *BESIDE)(row)
-        series.setdefault(key, []).append(row)
+    series = grouped(sorted(rows, key=row_order), attrgetter(*APART, *BESIDE))
     tables = dict[tuple[Any, ...], list[Row]]()
     for key, sizes in series.items():
         for window, group in by_window(sizes):
@@ -191,7 +188,7 @@ def _heading_word(name: str, value: Any) -> str:
 
 
 def _column_of(row: Row) -> tuple[Any, ...]:
-    return tuple(getattr(row, name) for name in BESIDE)
+    return attrgetter(*BESIDE)(row)
 
 
 def _in_full(rows: Sequence[Row], beside_bandwidth: bool) -> tuple[Quantity, ...]:
