@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from commbench.benchmarks.each_node import REFUSED_AXES
-from commbench.core.annexes import FEATURES, needed_annex, part_modules
+from commbench.core.annexes import FEATURES, needed_annex, registered
 from commbench.core.case import Benchmark
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
@@ -240,6 +240,18 @@ class Settings:
         return self.timing.case_s if self.budget.case_s is None else self.budget.case_s
 
 
+@dataclass(frozen=True)
+class Configuring:
+    """What a feature, or an annex, knows of its keys: the CONFIGURING of its module `configuring`.
+
+    values: of each key with more to check, the value of a case; raises ConfigError.
+    check: whether the settings go together; raises ConfigError.
+    """
+
+    values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    check: Callable[[Settings], None] = lambda settings: None
+
+
 def from_config(config: Mapping[str, Any]) -> Settings:
     """Check a composed configuration; raises ConfigError naming the first key that is wrong."""
     raw = dict(config)
@@ -294,8 +306,8 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         label=read("label") or "",
         output=read("output") or "results",
     )
-    for module in part_modules("measuring"):
-        module.MEASURING.check(settings)
+    for each in registered(Configuring):
+        each.check(settings)
     return settings
 
 
@@ -342,8 +354,9 @@ def _values_of_feature(known: Variable, feature: str, values: tuple[Any, ...]) -
     given = [value for value in values if value is not None]
     if not given:
         return values
-    module = needed_annex(f"{FEATURES}.{feature}.measuring", f"{known.name}={given[0]}")
-    value_of = module.MEASURING.values.get(known.name, lambda value: value)
+    needed_annex(f"{FEATURES}.{feature}", f"{known.name}={given[0]}")
+    readers = (each.values.get(known.name) for each in registered(Configuring))
+    value_of = next(filter(None, readers), lambda value: value)
     return tuple(None if value is None else value_of(value) for value in values)
 
 
