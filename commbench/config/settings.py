@@ -228,6 +228,16 @@ class Settings:
         return self.backend.threads_per_rank * (1 if is_one else max(streams))
 
     @property
+    def ranks_have_gpus(self) -> bool:
+        """Whether each rank uses a GPU; simulated ranks, which one process hosts, do not."""
+        return self.device == "cuda" and not self.backend.hosts_ranks
+
+    @property
+    def uses_shm(self) -> bool:
+        """Whether ranks of a node may communicate through /dev/shm: MPI and NCCL do."""
+        return self.backend.launchers == "starts_mpi" or self.ranks_have_gpus
+
+    @property
     def recorded_env(self) -> tuple[tuple[str, str], ...]:
         """`env` without credentials."""
         return tuple((name, masked(name, value)) for name, value in self.env)
