@@ -256,8 +256,8 @@ def swept(
     experiment: str | None = None,
 ) -> int:
     """Run all jobs with the Hydra launcher of `config`, and print a table where they ran in this
-    process: one of all their results where they are side by side; of the experiment `guidelines`
-    its answer.
+    process: one of all their results where they are side by side; and the answer of `experiment`,
+    where a feature knows one.
 
     Returns the worst exit status. Raises ConfigError where there is no Slurm, WorldBroken where a
     job was refused or lost.

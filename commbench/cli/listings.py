@@ -101,7 +101,7 @@ def operations_text(config_dir: str | None = None) -> str:
 
 
 def backends(composer: ConfigComposer) -> dict[str, Backend | ConfigError]:
-    """The backends of conf/backend by name; for one that can't be built its error."""
+    """All backends by name; for one that can't be built its error."""
     names = composer.options("backend")
     try:
         parameters = _composed_together(composer, names)

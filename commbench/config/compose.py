@@ -406,7 +406,7 @@ def _hydra_message(error: BaseException) -> str:
     missing = getattr(error, "missing_cfg_file", None)
     if missing:
         group, _, name = str(missing).rpartition("/")
-        allowed = f"allowed: {', '.join(options)}" if options else f"conf/{group} has no such file"
+        allowed = f"allowed: {', '.join(options)}" if options else "no file has this name"
         return f"{group}={name} is unknown; {allowed}"
     if "Could not override" in text or "not in struct" in text:
         return unknown_key(text.split("'")[1] if "'" in text else text)

@@ -237,10 +237,7 @@ def unknown_key(name: str) -> str:
     """The line for a key that does not exist, with the nearest ones that do."""
     head, _, tail = name.partition(".")
     if tail and head in OVERRIDES:
-        return (
-            f"unknown key {name}; {head} has no {tail}: see its file in conf/{head}, or commbench"
-            " --keys"
-        )
+        return f"unknown key {name}; {head} has no {tail}; its keys: commbench --keys"
     meant = OTHER_KEYS.get(name.lower())
     hint = f"did you mean {meant}? " if meant else did_you_mean(name, OVERRIDES)
     return f"unknown key {name}; {hint}all keys: commbench --keys"

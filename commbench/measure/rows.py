@@ -219,7 +219,7 @@ def row(
 
 
 def _numbers(facts: RowFacts, record: CaseRecord) -> dict[str, Any]:
-    """Each column from one of five sources, and what is said about them together."""
+    """Each column from one source, and what is said about them together."""
     visits = record.visits
     modes = modes_of(visits)
     median = _around_modes(estimate(visits, facts.conditions.z), modes)
