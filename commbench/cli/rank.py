@@ -110,6 +110,9 @@ def run_session(
     resume: Resume | None,
     problem: str | None = None,
 ) -> int:
+    """Run one rank, or a world that this process hosts; returns the exit status. `problem`: why
+    this rank's machine can't run the job."""
+    # a parent, which needs neither its libraries nor its engines, imports this module, too
     from commbench.measure.session import run_in_world
 
     has_parent = FOLDER in os.environ

@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from commbench.benchmarks.each_node import REFUSED_AXES
@@ -106,7 +106,7 @@ class Timing:
     interval.
 
     A case is visited at least `visits` times in each of `launches` fresh worlds, which share
-    `case_s`; a fixed number of repetitions and a soak are measured in one visit.
+    `case_s`. Of a fixed number of repetitions and of a soak, `from_config` makes both 1.
     """
 
     name: str = "custom"
@@ -124,9 +124,6 @@ class Timing:
 
     def __post_init__(self) -> None:
         _check_bounds("timing", self, TIMING_BOUNDS)
-        if self.repetitions is not None or self.duration_s is not None:
-            for name in ("visits", "launches"):
-                object.__setattr__(self, name, 1)
 
     @property
     def is_soak(self) -> bool:
@@ -289,6 +286,8 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         )
     if timing.is_soak:
         needed_annex(SOAK, f"timing.duration_s={timing.duration_s:g}")
+    if timing.is_soak or timing.repetitions is not None:
+        timing = replace(timing, visits=1, launches=1)
     settings = Settings(
         backend=backend,
         benchmarks=benchmarks,

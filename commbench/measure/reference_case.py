@@ -61,7 +61,11 @@ class ReferenceCase:
             settings,
             benchmarks=(P2PLatency(),),
             timing=Timing(
-                "reference", repetitions=REFERENCE_REPETITIONS, warmup_s=0.0, case_s=REFERENCE_S
+                "reference",
+                repetitions=REFERENCE_REPETITIONS,
+                warmup_s=0.0,
+                case_s=REFERENCE_S,
+                visits=1,
             ),
             budget=replace(settings.budget, case_s=None),
             layouts=(max(settings.layouts, key=lambda layout: layout.size),),
