@@ -284,5 +284,5 @@ def _flags(rows: Sequence[Row]) -> list[str]:
 
 
 def _place(row: Row) -> tuple[Any, ...]:
-    """Latency first, then other messages between pairs, then collectives."""
-    return row.benchmark != "p2p_latency", not row.pair, row.benchmark, row_order(row)
+    """Ping-pongs first, then other messages between pairs, then collectives."""
+    return not row.is_half_round_trip, not row.pair, row.benchmark, row_order(row)

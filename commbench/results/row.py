@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any, Literal, get_args, get_type_hints
 
 from commbench.core.states import (
+    HALF_ROUND_TRIP,
     STOP_REASONS,
     UNFINISHED,
     CaseStatus,
@@ -255,6 +256,11 @@ class Row(Variables):
     link: str | None = result(
         "NV#, PIX, PXB, PHB, NODE, SYS, NET or SELF, from the topology matrix"
     )
+
+    @property
+    def is_half_round_trip(self) -> bool:
+        """Whether its time is that of a ping-pong: not with a computation beside the messages."""
+        return HALF_ROUND_TRIP in (self.median_of or "")
 
 
 class Measured(Row):
