@@ -66,18 +66,20 @@ class CombinedCases:
         return name_of(self.shared.taken_from(row), told)
 
     def lines(self) -> dict[str, dict[str, list[Combined]]]:
-        """Benchmark -> name without its window -> rows by size; latency first, then other pairs,
+        """Benchmark -> name without its window -> rows by size; ping-pongs first, then other pairs,
         then collectives."""
         rows = sorted(self.shown, key=lambda row: row.message_bytes)
         by_benchmark = grouped(rows, lambda row: row.benchmark)
-        order = sorted(
-            by_benchmark, key=lambda name: (name != "p2p_latency", not name.startswith("p2p"), name)
-        )
+
+        def place(benchmark: str) -> tuple[object, ...]:
+            first = by_benchmark[benchmark][0]
+            return not first.is_half_round_trip, not first.pair, benchmark
+
         return {
             benchmark: grouped(
                 by_benchmark[benchmark], lambda row: self.name(row, without=("window",))
             )
-            for benchmark in order
+            for benchmark in sorted(by_benchmark, key=place)
         }
 
     def short_names(self, lines: Mapping[str, Sequence[Row]]) -> dict[str, str]:

@@ -81,7 +81,7 @@ def _all_flags(of_runs: Iterable[Iterable[str]]) -> tuple[str, ...]:
 COMBINED: Mapping[Callable[[Sequence[Any]], Any], Sequence[str]] = {
     _first: (
         *NAMES,
-        *("case_id", "hosts", "status", "world_size", "ranks_per_node", "headline"),
+        *("case_id", "hosts", "status", "world_size", "ranks_per_node", "headline", "median_of"),
         *("interval_of", "visits", "visits_s", "limit_name", "limit_kind", "duration_s"),
     ),
     _least: ("repetitions",),

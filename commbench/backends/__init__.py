@@ -1,2 +1,2 @@
-"""The libraries that can be measured, a folder each; no code outside this folder decides by the
-name of one."""
+"""The libraries of most runs, a folder each; those of fewer lie in `features`. Other code asks a
+backend what it can, and never for its name."""

@@ -12,6 +12,7 @@ from commbench.core.program import (
     View,
     WaitAll,
 )
+from commbench.core.states import HALF_ROUND_TRIP
 from commbench.core.variables import Case
 
 from .point_to_point import PointToPoint
@@ -38,4 +39,4 @@ class P2PLatency(PointToPoint):
         half of it."""
         first, second = case.pairs[0]
         messages = 1 if first == second else 2
-        return Shape(messages, messages * case.message_bytes, "initiator", "half a round trip")
+        return Shape(messages, messages * case.message_bytes, "initiator", HALF_ROUND_TRIP)

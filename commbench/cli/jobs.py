@@ -20,6 +20,7 @@ from omegaconf import DictConfig, open_dict
 from commbench.config.compose import MODEL
 from commbench.config.keys import NO_STAGE
 from commbench.config.settings import Job
+from commbench.core.annexes import registered
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.extras import how_to_install, is_installed
 from commbench.core.launchers import launchers
@@ -255,8 +256,8 @@ def swept(
     experiment: str | None = None,
 ) -> int:
     """Run all jobs with the Hydra launcher of `config`, and print a table where they ran in this
-    process: one of all their results where they are side by side; of the experiment `guidelines`
-    its answer.
+    process: one of all their results where they are side by side; and the answer of `experiment`,
+    where a feature knows one.
 
     Returns the worst exit status. Raises ConfigError where there is no Slurm, WorldBroken where a
     job was refused or lost.
@@ -296,9 +297,11 @@ def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:
     """What the runs of an experiment say, where a feature knows it."""
     if not folders or experiment is None:
         return
-    from commbench.report.reporting import features
+    from commbench.report.reporting import Reporting
 
-    answers = [answer for feature in features() if (answer := feature.answer_of(experiment))]
+    answers = [
+        answer for feature in registered(Reporting) if (answer := feature.answer_of(experiment))
+    ]
     if not answers:
         return
     absent = [module for module in ("pandas", "pyarrow") if not is_installed(module)]

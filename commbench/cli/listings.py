@@ -52,12 +52,11 @@ def keys_text(config_dir: str | None = None) -> str:
     for group in KEYED_GROUPS:
         for name in options[group]:
             paths = (folder / group / f"{name}.yaml" for folder in folders)
-            file = next((path for path in paths if path.is_file()), None)
-            # else it is in --config-dir
-            text = file.read_text().splitlines() if file is not None else []
+            # empty where it is in --config-dir
+            text = next((path.read_text() for path in paths if path.is_file()), "")
             keys = [
                 line
-                for line in text
+                for line in text.splitlines()
                 if line and not line.startswith(("_target_", "#", "name:", "launcher: null"))
             ]
             lines += ["", f"# {group}={name}: {group}.KEY=VALUE", *keys] if keys else []
@@ -102,7 +101,7 @@ def operations_text(config_dir: str | None = None) -> str:
 
 
 def backends(composer: ConfigComposer) -> dict[str, Backend | ConfigError]:
-    """The backends of conf/backend by name; for one that can't be built its error."""
+    """All backends by name; for one that can't be built its error."""
     names = composer.options("backend")
     try:
         parameters = _composed_together(composer, names)

@@ -17,6 +17,7 @@ from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError, WorldBroken
 from commbench.core.states import UNFINISHED, CaseStatus
 from commbench.measure.expectations import ExpectationResult
+from commbench.measure.request import Request
 from commbench.results.load import load_run, read_rows
 from commbench.results.recorded import (
     MEASURE,
@@ -109,7 +110,9 @@ def run_session(
     resume: Resume | None,
     problem: str | None = None,
 ) -> int:
-    from commbench.measure.preflight import Request
+    """Run one rank, or a world that this process hosts; returns the exit status. `problem`: why
+    this rank's machine can't run the job."""
+    # a parent, which needs neither its libraries nor its engines, imports this module, too
     from commbench.measure.session import run_in_world
 
     has_parent = FOLDER in os.environ

@@ -8,11 +8,12 @@ from itertools import chain
 from pathlib import Path
 
 from commbench.analysis.headline import scope_text
+from commbench.core.annexes import registered
 from commbench.core.errors import ConfigError
 from commbench.core.terminal import Terminal, printable
 from commbench.report.distributions import RawData, read_raw_data
 from commbench.report.numbers import number_sections
-from commbench.report.reporting import features
+from commbench.report.reporting import Reporting
 from commbench.report.section import Section, report_text
 from commbench.report.sections import ANSWERS, sections
 from commbench.report.side_by_side import belong_together, side_by_side
@@ -62,7 +63,7 @@ def report(words: list[str]) -> int:
         help=f"rows of a table on the terminal (default {MOST_TABLE_ROWS})",
     )
     parser.set_defaults(asked=None)
-    for each in chain.from_iterable(feature.options for feature in features()):
+    for each in chain.from_iterable(feature.options for feature in registered(Reporting)):
         add(f"--{each.name}", dest="asked", type=each.sections, metavar="NAME", help=each.meaning)
     options = parser.parse_args(words)
     options.paths = with_last_runs(options.paths)

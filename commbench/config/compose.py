@@ -220,12 +220,9 @@ class ConfigComposer:
 
     def options(self, group: str) -> list[str]:
         """The names of a group's files."""
-        own = (
-            ()
-            if self._config_dir is None
-            else (path.stem for path in (self._config_dir / group).glob("*.yaml"))
-        )
-        return sorted({*_packaged_options(group), *own})
+        folder = self._config_dir
+        own = () if folder is None else (folder / group).glob("*.yaml")
+        return sorted({*_packaged_options(group), *(path.stem for path in own)})
 
     def _parsed(self, overrides: Sequence[str]) -> list[Override]:
         parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
@@ -406,7 +403,7 @@ def _hydra_message(error: BaseException) -> str:
     missing = getattr(error, "missing_cfg_file", None)
     if missing:
         group, _, name = str(missing).rpartition("/")
-        allowed = f"allowed: {', '.join(options)}" if options else f"conf/{group} has no such file"
+        allowed = f"allowed: {', '.join(options)}" if options else "no file has this name"
         return f"{group}={name} is unknown; {allowed}"
     if "Could not override" in text or "not in struct" in text:
         return unknown_key(text.split("'")[1] if "'" in text else text)

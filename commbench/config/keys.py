@@ -215,19 +215,21 @@ def _checked(key: Key, value: Any) -> Any:
 
 # keys of other tools -> ours
 OTHER_KEYS = {
-    **dict.fromkeys(
-        ("iters", "iterations", "reps", "repetitions"), "timing=fixed timing.repetitions=N"
-    ),
-    **dict.fromkeys(("warmup", "warmup_iters", "skip"), "timing.warmup_repetitions=N"),
-    **dict.fromkeys(("launches", "runs", "repeats"), "timing.launches=N"),
-    **dict.fromkeys(("launch", "repeat"), "trial=N"),
-    **dict.fromkeys(("ranks", "n", "np", "nproc", "ngpus", "gpus", "world_size"), "layout=1xN"),
-    **dict.fromkeys(("size", "bytes", "message_bytes", "minbytes", "maxbytes"), "sizes=[8,1MiB]"),
-    **dict.fromkeys(("duration", "time", "seconds"), "timing=soak timing.duration_s=N"),
-    "parallel": "streams=N",
-    **dict.fromkeys(("op", "operation", "collective", "test"), "benchmark=NAME"),
-    **dict.fromkeys(("datatype", "type"), "dtype=NAME"),
-    **dict.fromkeys(("format", "as"), "writer=NAME"),
+    other: ours
+    for others, ours in (
+        ("iters iterations reps repetitions", "timing=fixed timing.repetitions=N"),
+        ("warmup warmup_iters skip", "timing.warmup_repetitions=N"),
+        ("launches runs repeats", "timing.launches=N"),
+        ("launch repeat", "trial=N"),
+        ("ranks n np nproc ngpus gpus world_size", "layout=1xN"),
+        ("size bytes message_bytes minbytes maxbytes", "sizes=[8,1MiB]"),
+        ("duration time seconds", "timing=soak timing.duration_s=N"),
+        ("parallel", "streams=N"),
+        ("op operation collective test", "benchmark=NAME"),
+        ("datatype type", "dtype=NAME"),
+        ("format as", "writer=NAME"),
+    )
+    for other in others.split()
 }
 
 
@@ -235,10 +237,7 @@ def unknown_key(name: str) -> str:
     """The line for a key that does not exist, with the nearest ones that do."""
     head, _, tail = name.partition(".")
     if tail and head in OVERRIDES:
-        return (
-            f"unknown key {name}; {head} has no {tail}: see its file in conf/{head}, or commbench"
-            " --keys"
-        )
+        return f"unknown key {name}; {head} has no {tail}; its keys: commbench --keys"
     meant = OTHER_KEYS.get(name.lower())
     hint = f"did you mean {meant}? " if meant else did_you_mean(name, OVERRIDES)
     return f"unknown key {name}; {hint}all keys: commbench --keys"

@@ -152,7 +152,7 @@ def unreadable(override: str) -> str:
     """Why an override can't be read, in a line."""
     key, sign, value = override.lstrip("+").partition("=")
     if not sign:
-        return f"{override!r} is neither KEY=VALUE nor a command (doctor)"
+        return f"{override!r} is neither KEY=VALUE nor a command of commbench --help"
     if not key:
         return f"{override!r} has no key; write KEY=VALUE"
     return (

@@ -11,11 +11,11 @@ import json
 import math
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from commbench.benchmarks.each_node import REFUSED_AXES
-from commbench.core.annexes import FEATURES, SOAKS, needed_annex, part_modules
+from commbench.core.annexes import FEATURES, SOAKS, needed_annex, registered
 from commbench.core.case import Benchmark
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
@@ -105,7 +105,7 @@ class Timing:
     interval.
 
     A case is visited at least `visits` times in each of `launches` fresh worlds, which share
-    `case_s`; a fixed number of repetitions and a soak are measured in one visit.
+    `case_s`. Of a fixed number of repetitions and of a soak, `from_config` makes both 1.
     """
 
     name: str = "custom"
@@ -123,9 +123,6 @@ class Timing:
 
     def __post_init__(self) -> None:
         _check_bounds("timing", self, TIMING_BOUNDS)
-        if self.repetitions is not None or self.is_soak:
-            for name in ("visits", "launches"):
-                object.__setattr__(self, name, 1)
 
     @property
     def is_soak(self) -> bool:
@@ -231,6 +228,16 @@ class Settings:
         return all("stream_threads" in each.axes for each in self.benchmarks)
 
     @property
+    def ranks_have_gpus(self) -> bool:
+        """Whether each rank uses a GPU; simulated ranks, which one process hosts, do not."""
+        return self.device == "cuda" and not self.backend.hosts_ranks
+
+    @property
+    def uses_shm(self) -> bool:
+        """Whether ranks of a node may communicate through /dev/shm: MPI and NCCL do."""
+        return self.backend.launchers == "starts_mpi" or self.ranks_have_gpus
+
+    @property
     def recorded_env(self) -> tuple[tuple[str, str], ...]:
         """`env` without credentials."""
         return tuple((name, masked(name, value)) for name, value in self.env)
@@ -239,6 +246,18 @@ class Settings:
     def case_s(self) -> float:
         """Seconds that one case may be measured; none of them is 0."""
         return self.timing.duration_s or self.budget.case_s or self.timing.case_s
+
+
+@dataclass(frozen=True)
+class Configuring:
+    """What a feature, or an annex, knows of its keys: the CONFIGURING of its module `configuring`.
+
+    values: of each key with more to check, the value of a case; raises ConfigError.
+    check: whether the settings go together; raises ConfigError.
+    """
+
+    values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    check: Callable[[Settings], None] = lambda settings: None
 
 
 def from_config(config: Mapping[str, Any]) -> Settings:
@@ -268,6 +287,8 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         )
     if timing.is_soak:
         needed_annex(f"{SOAKS}.measuring", f"timing.duration_s={timing.duration_s:g}")
+    if timing.is_soak or timing.repetitions is not None:
+        timing = replace(timing, visits=1, launches=1)
     settings = Settings(
         backend=backend,
         benchmarks=benchmarks,
@@ -295,8 +316,8 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         label=read("label") or "",
         output=read("output") or "results",
     )
-    for module in part_modules("measuring"):
-        module.MEASURING.check(settings)
+    for each in registered(Configuring):
+        each.check(settings)
     return settings
 
 
@@ -343,8 +364,9 @@ def _values_of_feature(known: Variable, feature: str, values: tuple[Any, ...]) -
     given = [value for value in values if value is not None]
     if not given:
         return values
-    module = needed_annex(f"{FEATURES}.{feature}.measuring", f"{known.name}={given[0]}")
-    value_of = module.MEASURING.values.get(known.name, lambda value: value)
+    needed_annex(f"{FEATURES}.{feature}", f"{known.name}={given[0]}")
+    readers = (each.values.get(known.name) for each in registered(Configuring))
+    value_of = next(filter(None, readers), lambda value: value)
     return tuple(None if value is None else value_of(value) for value in values)
 
 

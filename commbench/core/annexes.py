@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import pkgutil
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 from .errors import ConfigError
 
@@ -15,6 +15,7 @@ SOAKS = f"{FEATURES}.streams"  # measures soaks, and shows them
 REPLAY = "commbench_replay"  # a distribution of its own
 INSTALL_REPLAY = "pip install . ./replay in a clone of commbench"
 ANNEXES = ("commbench.cluster", REPLAY)
+Kind = TypeVar("Kind")
 
 
 def annex(module: str) -> Any | None:
@@ -52,3 +53,14 @@ def part_modules(name: str) -> tuple[Any, ...]:
     """The modules of this name, of the parts that are there and have one."""
     modules = (annex(f"{part}.{name}") for part in parts())
     return tuple(module for module in modules if module is not None)
+
+
+def registered(kind: type[Kind]) -> tuple[Kind, ...]:
+    """What the parts that are there add of a kind: of `Measuring`, the object MEASURING of each
+    module `measuring`."""
+    return _registered(kind.__name__)
+
+
+@functools.cache  # a plan asks for each of its cases
+def _registered(name: str) -> tuple[Any, ...]:
+    return tuple(getattr(module, name.upper()) for module in part_modules(name.lower()))

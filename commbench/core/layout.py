@@ -77,7 +77,7 @@ class Layout:
         # rank 0 decides and records
         if len(large) >= self.nodes and len(world.nodes[0]) >= self.ranks_per_node:
             return None
-        ranks_by_node = " + ".join(str(len(ranks)) for ranks in world.nodes)
+        ranks_by_node = " + ".join(map(str, map(len, world.nodes)))
         return (
             f"layout {self} does not fit into this world of {len(world.nodes)} node(s) with"
             f" {ranks_by_node} rank(s)"
@@ -106,7 +106,7 @@ class Layout:
         idle = sorted(set(range(world.size)) - set(self.members(world)))
         if not idle:
             return None
-        ranks_by_node = " + ".join(str(len(ranks)) for ranks in world.nodes)
+        ranks_by_node = " + ".join(map(str, map(len, world.nodes)))
         ranks = "rank" if len(idle) == 1 else "ranks"
         verb = "is" if len(idle) == 1 else "are"
         return (

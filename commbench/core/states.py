@@ -31,6 +31,7 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 # its driver; told: by limit=
 LimitKind = Literal["memory", "nvlink", "pcie", "line", "network", "told"]
 Headline = Literal["initiator", "receiver", "max_over_ranks", "max_over_senders"]
+HALF_ROUND_TRIP = "half a round trip"  # what is timed of a ping-pong (Shape.median_of)
 
 
 def status_of_run(run: Mapping[str, Any]) -> RunStatus | None:

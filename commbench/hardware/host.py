@@ -183,7 +183,7 @@ def _frequency_file(root: Path) -> Path:
     return root / f"sys/devices/system/cpu/cpu{_current_cpu()}/cpufreq/scaling_cur_freq"
 
 
-def ulimit_facts(root: Path) -> Facts:
+def ulimit_facts(_: Path) -> Facts:
     """The soft limits of locked memory, which RDMA needs, and of open files: a number or
     `unlimited`."""
     limits = {

@@ -134,9 +134,7 @@ def network_limit(
     rank of the world.
     """
     factor = planned.bus_factor
-    ranks_by_node = dict[int, list[int]]()
-    for rank in communicating_ranks(planned):
-        ranks_by_node.setdefault(node_of(rank), []).append(rank)
+    ranks_by_node = grouped(communicating_ranks(planned), node_of)
     if factor is None or len(ranks_by_node) < 2 or len(wires) <= max(ranks_by_node):
         return None
     shared = crossing_share(planned)

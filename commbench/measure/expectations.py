@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from operator import add
 from typing import Literal
 
 from commbench.config.expectations import Expectation
+from commbench.core.texts import some_of
 from commbench.results.columns import case_text
 from commbench.results.intervals import interval_of
 from commbench.results.row import Row
@@ -76,7 +77,7 @@ def verdict_on(
             missed.append(f"{case_text(row)} has {value:g}{interval}")
     if not met and not missed and not not_measured:
         not_measured.append(f"{begin} no measured case has {expected.column}")
-    line = f"{begin} {_missed_text(missed)}"
+    line = f"{begin} {', '.join(some_of(missed, MOST_MISSED))}"
     return ExpectationResult(met, len(missed), (line,) if missed else (), tuple(not_measured))
 
 
@@ -89,9 +90,3 @@ def _is_meant(expected: Expectation, row: Row) -> bool:
         return True
     first, last = expected.sizes_bytes
     return first <= row.message_bytes <= last
-
-
-def _missed_text(missed: Sequence[str]) -> str:
-    """The first MOST_MISSED cases that miss a bound, and how many more there are."""
-    more = len(missed) - MOST_MISSED
-    return ", ".join([*missed[:MOST_MISSED], *([f"and {more} more"] if more > 0 else [])])

@@ -3,13 +3,11 @@ that does has a module `measuring` with its MEASURING; no other code knows it by
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from commbench.config.settings import Settings
-from commbench.core.annexes import part_modules
+from commbench.core.annexes import registered
 from commbench.core.case import Benchmark, Planned
 from commbench.core.protocols import Backend, Communicator, Runner
 from commbench.core.variables import Case
@@ -37,8 +35,6 @@ class Decision:
 class Measuring:
     """What a feature adds to measuring.
 
-    values: of each key with more to check, the value of a case; raises ConfigError.
-    check: whether the settings go together; raises ConfigError.
     cases: the cases that a case stands for.
     around: the benchmark of a case, with what goes on beside the operation.
     calibrated: what rank 0 measures alone before the first case; part of the run's record.
@@ -53,8 +49,6 @@ class Measuring:
     columns: how the values of several launches become that of the row, by column.
     """
 
-    values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
-    check: Callable[[Settings], None] = lambda settings: None
     cases: Callable[[Case], Iterable[Case]] = lambda case: (case,)
     around: Callable[[Benchmark, Case, Backend], Benchmark] = lambda benchmark, *_: benchmark
     calibrated: Callable[[Communicator, Sequence[Planned]], Calibrated] = lambda *_: {}
@@ -67,40 +61,34 @@ class Measuring:
     columns: Merges = field(default_factory=dict)
 
 
-@functools.cache
-def features() -> tuple[Measuring, ...]:
-    """Of all parts that are there. A plan asks for each of its cases."""
-    return tuple(module.MEASURING for module in part_modules("measuring"))
-
-
 def cases_of(case: Case) -> list[Case]:
     """Those that it stands for."""
     cases = [case]
-    for feature in features():
+    for feature in registered(Measuring):
         cases = [each for case in cases for each in feature.cases(case)]
     return cases
 
 
 def around(benchmark: Benchmark, case: Case, backend: Backend) -> Benchmark:
-    for feature in features():
+    for feature in registered(Measuring):
         benchmark = feature.around(benchmark, case, backend)
     return benchmark
 
 
 def calibrated(communicator: Communicator, cases: Sequence[Planned]) -> Calibrated:
     found = dict[str, Mapping[str, float]]()
-    for feature in features():
+    for feature in registered(Measuring):
         found.update(feature.calibrated(communicator, cases))
     return found
 
 
 def deciding_on(case: Case) -> Measuring | None:
     """The feature that decides something before each visit of the case."""
-    return next((feature for feature in features() if feature.decides(case)), None)
+    return next((feature for feature in registered(Measuring) if feature.decides(case)), None)
 
 
 def strategy_of(setup: VisitSetup) -> TimingStrategy:
-    own = (feature.strategy(setup) for feature in features())
+    own = (feature.strategy(setup) for feature in registered(Measuring))
     return next(filter(None, own), None) or ByStopRule(setup)
 
 
@@ -108,14 +96,18 @@ def case_columns(planned: Planned, node_of: NodeOf) -> dict[str, Any]:
     """The columns of a row that its case tells."""
     return {
         name: value
-        for feature in features()
+        for feature in registered(Measuring)
         for name, value in feature.of_case(planned, node_of).items()
     }
 
 
 def merges() -> Merges:
     """Of all columns of features."""
-    return {name: merged for feature in features() for name, merged in feature.columns.items()}
+    return {
+        name: merged
+        for feature in registered(Measuring)
+        for name, merged in feature.columns.items()
+    }
 
 
 def with_merge(findings: Probed) -> Probed:

@@ -21,10 +21,9 @@ from .calibration import copy_times
 from .case import CaseVisit
 from .plan import plan
 from .plan_facts import PlanFacts
-from .preflight import MEETING_S
 from .row_samples import case_rows, times_of
 from .samples import Samples
-from .time_limits import case_deadline_s
+from .time_limits import MEETING_S, case_deadline_s
 from .visit_setup import VisitSetup
 
 REFERENCE_BYTES = 8
@@ -62,7 +61,11 @@ class ReferenceCase:
             settings,
             benchmarks=(P2PLatency(),),
             timing=Timing(
-                "reference", repetitions=REFERENCE_REPETITIONS, warmup_s=0.0, case_s=REFERENCE_S
+                "reference",
+                repetitions=REFERENCE_REPETITIONS,
+                warmup_s=0.0,
+                case_s=REFERENCE_S,
+                visits=1,
             ),
             budget=replace(settings.budget, case_s=None),
             layouts=(max(settings.layouts, key=lambda layout: layout.size),),

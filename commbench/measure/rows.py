@@ -33,8 +33,6 @@ CALL_SHARE = 0.1  # of the median that the call itself may take
 EVENT_S = 500e-9  # resolution of CUDA's events (CUDA Runtime API, cudaEventElapsedTime)
 GB = 1e9
 PERCENTILES = ("p90_s", "p95_s", "p99_s", "p999_s")
-RING = "RING"
-TREE = "TREE"
 NVLS = "NVLS"
 # the largest ratio of the line rate to the rate that NCCL plans with: PCIe 5
 LINE_RATE_RATIO = 63 / 48
@@ -222,7 +220,7 @@ def row(
 
 
 def _numbers(facts: RowFacts, record: CaseRecord) -> dict[str, Any]:
-    """Each column from one of five sources, and what is said about them together."""
+    """Each column from one source, and what is said about them together."""
     visits = record.visits
     modes = modes_of(visits)
     median = _around_modes(estimate(visits, facts.conditions.z), modes)
@@ -362,9 +360,9 @@ def rate_columns(facts: RowFacts, median: Interval) -> dict[str, Any]:
         "algbw_ci_high_gb_per_s": _gb_per_s(moved_bytes, low_s),
         "busbw_gb_per_s": busbw,
         "wire_gb_per_s": wire_gb_per_s(planned, algbw, facts.algorithm),
-        "limit_gb_per_s": None if limit is None else limit.gb_per_s,
-        "limit_name": None if limit is None else limit.name,
-        "limit_kind": None if limit is None else limit.kind,
+        "limit_gb_per_s": limit and limit.gb_per_s,
+        "limit_name": limit and limit.name,
+        "limit_kind": limit and limit.kind,
         "efficiency": None if busbw is None or limit is None else busbw / limit.gb_per_s,
         "message_rate_per_s": 1 / median_s if median_s and planned.shape.rated else None,
     }
@@ -414,9 +412,9 @@ def wire_gb_per_s(
     """
     if algbw_gb_per_s is None or algorithm is None:
         return None
-    factors = {RING: planned.bus_factor}
+    factors = {"RING": planned.bus_factor}
     if planned.operation is AllReduce:
-        factors[TREE] = 2.0
+        factors["TREE"] = 2.0
         factors[NVLS] = (
             (planned.size + 1) / planned.size
             if Layout.parse(planned.case.layout).nodes == 1

@@ -55,11 +55,12 @@ from .measuring import Decision, deciding_on
 from .nccl_evidence import library_record
 from .plan import duration_s, pass_order, plan
 from .plan_facts import PlanFacts
-from .preflight import MEETING_S, Request, preflight
+from .preflight import preflight
 from .recorder import BAD, Recorder
 from .reference_case import ReferenceCase
+from .request import Request
 from .samples import Outcome, Refused
-from .time_limits import TotalBudget, case_deadline_s, spacing_s
+from .time_limits import MEETING_S, TotalBudget, case_deadline_s, spacing_s
 from .visit_setup import VisitSetup
 
 ONE_LAUNCH = "commbench can start only its own ranks again, so this run has one launch"

@@ -18,6 +18,7 @@ from commbench.stats.series import SMALLEST_INTERVAL, Series, half_width, steady
 
 from .visits import CaseRecord, Visit, estimate
 
+MEETING_S = 120.0  # for preparations that every rank does at its own pace
 BLOCK_S = 0.5  # the longest time without a decision
 MEMORY_S_PER_BYTE = 1 / 0.2e9  # slow enough for a first touch on a busy machine
 MAX_REPETITIONS = {

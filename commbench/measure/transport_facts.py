@@ -20,7 +20,7 @@ from commbench.hardware.ucx_log import BETWEEN, WITHIN
 from commbench.results.network_cards import active_ports_of
 
 from .nccl_evidence import NcclEvidence
-from .preflight import MEETING_S
+from .time_limits import MEETING_S
 from .transports import IPC, Reported, TransportEvidence, has_twice, wire_of
 
 LIBRARIES = "ipc_libraries"  # a communicator's fact: some of commbench.hardware.cuda

@@ -22,28 +22,19 @@ from .compared_sides import LONGEST_LIST
 from .showing import features
 from .table import Table
 
-# of the columns that a narrow terminal may lack
-COMPARISON_PRIORITIES = {
-    "±": 1,
+# with the priority of the column: a narrow terminal drops the highest first
+NUMBER_HEADS = {
     "BASE median\nus": 2,
     "NEW median\nus": 2,
-    "launches": 3,
+    "NEW / BASE": 0,
+    "±": 1,
     "threshold": 4,
+    "verdict": 0,
     "p (Holm)": 5,
     "p95": 6,
     "p99": 7,
 }
-NUMBER_HEADS = (
-    "BASE median\nus",
-    "NEW median\nus",
-    "NEW / BASE",
-    "±",
-    "threshold",
-    "verdict",
-    "p (Holm)",
-    "p95",
-    "p99",
-)
+COMPARISON_PRIORITIES = {**NUMBER_HEADS, "launches": 3}
 VERDICT_COLORS = {"SLOWER": "red", "SUSPECT": "yellow", "FASTER": "green"}
 VERDICT_MEANINGS: dict[Verdict, str] = {
     "SLOWER": "certain, and slower by more than the threshold",
@@ -172,8 +163,8 @@ def caption(cases: Sequence[ComparedCase], rules: Rules) -> list[str]:
     """How to read the table, and whether the launches can decide anything."""
     ratio = "median of the ratios of pairs" if rules.paired else "ratio of the medians of launches"
     lines = [f"x: NEW / BASE, {ratio}, of times of an operation; above 1 is slower"]
-    if any(case.variables.benchmark == "p2p_latency" for case in cases):
-        lines.append("the time of p2p_latency is half a round trip")
+    halves = {case.variables.benchmark for case in cases if case.variables.is_half_round_trip}
+    lines += [f"the time of {name} is half a round trip" for name in sorted(halves)]
     if any(judged.ratio.is_known for _, judged in _judged(cases)):
         pairs = " in pairs" if rules.paired else ""
         lines.append(f"±: 95 % confidence interval over launches{pairs}, for any distribution")
@@ -306,7 +297,7 @@ def quoted_changes(cases: Sequence[ComparedCase], by: Sequence[ComparedVariable]
 def _quoted_change(cases: Sequence[tuple[ComparedCase, Judged]]) -> str:
     """Of the cases of one benchmark; empty where neither is quoted."""
     case, judged = min(cases, key=_message_bytes)
-    if case.variables.benchmark == "p2p_latency":
+    if case.variables.is_half_round_trip:
         medians_s = judged.comparison.base_s, judged.comparison.new_s
         trips = " -> ".join(format_seconds(2 * median_s) for median_s in medians_s)
         return f"{case.name}: round trip {trips}, {judged.ratio.text(_ratio_text)}"

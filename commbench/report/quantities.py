@@ -94,9 +94,7 @@ def quoted(rows: Sequence[Row]) -> tuple[Quantity, ...]:
     bandwidth."""
     if any(map(is_collective, rows)):
         return MEDIAN, BUSBW
-    is_rate = any(
-        row.window is not None or row.is_stream or row.benchmark.startswith("copy") for row in rows
-    )
+    is_rate = any(row.window is not None or row.is_stream for row in rows)
     if any(map(has_several_pairs, rows)):
         return MESSAGE_RATE, ALGBW
     return (ALGBW,) if is_rate else (MEDIAN,)

@@ -3,15 +3,13 @@ annex, that does has a module `reporting` with its REPORTING; no other code know
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from operator import attrgetter
 from typing import Literal
 
 from commbench.analysis.pairs.matrix import Matrix
-from commbench.core.annexes import part_modules
+from commbench.core.annexes import registered
 from commbench.results.row import Row
 from commbench.stats.verdict import Gate
 
@@ -83,42 +81,14 @@ class Reporting:
     options: Sequence[ReportOption] = ()
 
 
-@functools.cache
-def features() -> tuple[Reporting, ...]:
-    """Of all parts that are there."""
-    return tuple(module.REPORTING for module in part_modules("reporting"))
-
-
 def added_sections(place: Place, summary: Summary) -> Iterator[Section]:
     """Those that stand at the place."""
-    for feature in features():
+    for feature in registered(Reporting):
         if place in feature.sections:
             yield from feature.sections[place](summary)
 
 
-def checks_of(summary: Summary) -> Checks:
-    """Of all features, those of a kind together."""
-    found = [feature.checks(summary) for feature in features()]
-    every = chain.from_iterable(each.checks for each in found)
-    basis = chain.from_iterable(each.basis for each in found)
-    return Checks(sorted(every, key=attrgetter("kind")), [*basis])
-
-
-def answers_of(summary: Summary) -> Iterator[str]:
-    return chain.from_iterable(feature.answers(summary) for feature in features())
-
-
-def choices_of(summary: Summary) -> Iterator[str]:
-    return chain.from_iterable(feature.choices(summary) for feature in features())
-
-
-def sentences_on(matrix: Matrix) -> Iterator[str]:
-    return chain.from_iterable(feature.on_matrix(matrix) for feature in features())
-
-
-def doubts_on(summary: Summary) -> Iterator[str]:
-    return chain.from_iterable(feature.doubts(summary) for feature in features())
-
-
 def curves_beside(summary: Summary, rows: Sequence[Row]) -> list[KnownCurve]:
-    return [*chain.from_iterable(feature.curves(summary, rows) for feature in features())]
+    return [
+        *chain.from_iterable(feature.curves(summary, rows) for feature in registered(Reporting))
+    ]

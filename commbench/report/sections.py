@@ -17,6 +17,7 @@ from commbench.analysis.effective_settings import settings_texts
 from commbench.analysis.headline import certainty_text, scope_text
 from commbench.analysis.pairs.matrix import CLASSES, Matrix
 from commbench.analysis.pairs.symmetry import symmetry_text
+from commbench.core.annexes import registered
 from commbench.core.layout import pairs_text
 from commbench.core.texts import message_text
 from commbench.core.units import format_seconds, natural_key, plural
@@ -27,14 +28,7 @@ from . import plots
 from .distributions import RawData, RowId
 from .numbers import headline_table, lines_by_window, number_sections
 from .quantities import MEDIAN, has_bandwidth, in_full, quoted, text_with_unit
-from .reporting import (
-    added_sections,
-    answers_of,
-    choices_of,
-    curves_beside,
-    doubts_on,
-    sentences_on,
-)
+from .reporting import Reporting, added_sections, curves_beside
 from .section import Figure, Section, no_figures
 from .showing import DerivedTable, derived_tables, disturbances_text
 from .summary import GROUP_HEADS, LOST_HEADS, MOST_SENTENCES, Summary
@@ -123,13 +117,14 @@ def _answers(summary: Summary) -> Iterator[Section]:
 def answers(summary: Summary) -> list[str]:
     """Verdicts, doubts, what pairs say and what features know, then what to choose, and what such a
     choice rests on."""
+    features = registered(Reporting)
     return [
         *summary.unfinished,
         *(each.answer for each in summary.results.comparisons),
-        *summary.doubts(doubts_on(summary)),
+        *summary.doubts(chain.from_iterable(each.doubts(summary) for each in features)),
         *[*_on_matrices(summary)][:MOST_SENTENCES],
-        *answers_of(summary),
-        *choices_of(summary),
+        *chain.from_iterable(each.answers(summary) for each in features),
+        *chain.from_iterable(each.choices(summary) for each in features),
         *summary.basis_of_choices(),
     ]
 
@@ -139,7 +134,8 @@ def _on_matrices(summary: Summary) -> Iterator[str]:
     for matrix, name in summary.matrix_names.items():
         if both := symmetry_text(matrix):
             yield f"{name}: {both}."
-        yield from sentences_on(matrix)
+        for each in registered(Reporting):
+            yield from each.on_matrix(matrix)
 
 
 # ---------------------------------------------------------------- figures

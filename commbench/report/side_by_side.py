@@ -147,10 +147,7 @@ def _tables_text(
 
 def _tables(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
     """The rows by the variables of APART and the window that was asked for."""
-    series = dict[tuple[Any, ...], list[Row]]()
-    for row in sorted(rows, key=row_order):
-        key = attrgetter(*APART, *BESIDE)(row)
-        series.setdefault(key, []).append(row)
+    series = grouped(sorted(rows, key=row_order), attrgetter(*APART, *BESIDE))
     tables = dict[tuple[Any, ...], list[Row]]()
     for key, sizes in series.items():
         for window, group in by_window(sizes):
@@ -190,7 +187,7 @@ def _heading_word(name: str, value: Any) -> str:
 
 
 def _column_of(row: Row) -> tuple[Any, ...]:
-    return tuple(getattr(row, name) for name in BESIDE)
+    return attrgetter(*BESIDE)(row)
 
 
 def _in_full(rows: Sequence[Row], beside_bandwidth: bool) -> tuple[Quantity, ...]:
@@ -286,5 +283,5 @@ def _flags(rows: Sequence[Row]) -> list[str]:
 
 
 def _place(row: Row) -> tuple[Any, ...]:
-    """Latency first, then other messages between pairs, then collectives."""
-    return row.benchmark != "p2p_latency", not row.pair, row.benchmark, row_order(row)
+    """Ping-pongs first, then other messages between pairs, then collectives."""
+    return not row.is_half_round_trip, not row.pair, row.benchmark, row_order(row)

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any, Literal, get_args, get_type_hints
 
 from commbench.core.states import (
+    HALF_ROUND_TRIP,
     STOP_REASONS,
     UNFINISHED,
     CaseStatus,
@@ -270,6 +271,11 @@ class Row(Variables):
         """Whether it was repeated for a given time, and has a time line. Files without `duration_s`
         have the name of the timing."""
         return self.duration_s is not None or self.timing == "soak"
+
+    @property
+    def is_half_round_trip(self) -> bool:
+        """Whether its time is that of a ping-pong: not with a computation beside the messages."""
+        return HALF_ROUND_TRIP in (self.median_of or "")
 
 
 class Measured(Row):

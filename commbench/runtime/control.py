@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -244,7 +244,7 @@ class NodeControl(Control):
         try:
             packages = self._across.meet(b"", max(MIN_WAIT_S, until - time.monotonic()), meeting)
         except Missing as missing:
-            late += [rank for leader in missing.ranks for rank in self._late_behind(leader)]
+            late += self._late_behind(missing.ranks)
         if late:
             raise Missing(sorted(late), meeting, deadline_s)
         parts += [part for package in packages[1:] for part in unpacked(package)]
@@ -262,16 +262,16 @@ class NodeControl(Control):
                 self.store.delete_key(key)
         self._reported = bool(late)
 
-    def _late_behind(self, leader: int) -> list[int]:
-        """The world ranks that an absent leader waits for; the leader itself if it waits for
-        nobody."""
-        key = _report_key(leader)
-        try:
-            self.store.set_timeout(timedelta(seconds=MIN_WAIT_S))
-            late = json.loads(self.store.get(key)) if self.store.check([key]) else []
-        except RuntimeError:  # it was retracted just now
-            late = []
-        return late if late and self._wide.rank not in late else [leader]
+    def _late_behind(self, leaders: Iterable[int]) -> Iterator[int]:
+        """The world ranks that absent leaders wait for; a leader itself if it waits for nobody."""
+        for leader in leaders:
+            key = _report_key(leader)
+            try:
+                self.store.set_timeout(timedelta(seconds=MIN_WAIT_S))
+                late = json.loads(self.store.get(key)) if self.store.check([key]) else []
+            except RuntimeError:  # it was retracted just now
+                late = []
+            yield from late if late and self._wide.rank not in late else [leader]
 
     @contextmanager
     def _names_late_ranks(self, meeting: str, waited_s: float) -> Iterator[None]:
@@ -286,8 +286,8 @@ class NodeControl(Control):
                 raise StoreLost(0, meeting, spent_s, "it gives no answer") from missing
             if self._node.gone():
                 raise
-            late = [rank for leader in missing.ranks for rank in self._late_behind(leader)]
-            raise Missing(sorted(late), meeting, waited_s) from missing
+            late = sorted(self._late_behind(missing.ranks))
+            raise Missing(late, meeting, waited_s) from missing
 
 
 # ---------------------------------------------------------------- worlds

@@ -25,6 +25,7 @@ from typing import Any, TextIO
 
 from commbench.core.states import UNFINISHED
 from commbench.core.terminal import TERMINAL, Terminal, printable
+from commbench.core.texts import span_text
 from commbench.core.units import about_duration, format_seconds
 from commbench.core.variables import Case
 from commbench.results.columns import case_text
@@ -296,9 +297,7 @@ def _ended_text(rows: Sequence[Row]) -> str:
     if failed is not None:
         result = f"{first.status}: {first.reason}"
     else:
-        seconds = [row.median_s or 0.0 for row in rows]
-        ends = dict.fromkeys((format_seconds(min(seconds)), format_seconds(max(seconds))))
-        result = " to ".join(ends)
+        result = span_text([row.median_s or 0.0 for row in rows], format_seconds)
     rest = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
     return f"{case_text(first)}{rest}: {result}"
 

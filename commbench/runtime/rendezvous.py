@@ -33,6 +33,7 @@ from commbench.hardware.network import (
     socket_family,
 )
 from commbench.hardware.sources import read_line, read_link
+from commbench.results.columns import grouped
 
 from .start_limit import ends_within
 from .store import KeyValueStore, connected, hosted_store
@@ -123,9 +124,7 @@ def assemble(identity: RankIdentity, control: Control) -> World:
         raise WorldBroken(f"{missing}; start rank 0 as well") from missing
     host = f"{identity.node_id or ''}|{host_identity()}"
     hosts = control.gather(host, FIRST_MEETING_S, "the first meeting")
-    ranks_by_host = dict[str, list[int]]()
-    for rank, its_host in enumerate(hosts):
-        ranks_by_host.setdefault(its_host, []).append(rank)
+    ranks_by_host = grouped(range(len(hosts)), hosts.__getitem__)
     nodes = control.decide(list(ranks_by_host.values()), FIRST_MEETING_S, "the first meeting")
     return World(
         identity.rank,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from places import LAUNCHERS
+from source_texts import texts
 
 import commbench
 from commbench.core.launchers import launchers
@@ -34,15 +33,6 @@ def named() -> re.Pattern[str]:
     prefixes = {name for launcher in launchers() for name in launcher.variables.own}
     variables = "|".join(prefixes - {*Mpirun.variables.own})
     return re.compile(rf"\b({'|'.join(words)})\b|\b({variables})|^local$")
-
-
-def texts(source: str) -> Iterator[str]:
-    """The strings of a module that are no docstrings."""
-    tree = ast.parse(source)
-    bare = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in bare:
-            yield node.value
 
 
 def test_no_launcher_is_named_outside_of_its_file() -> None:

@@ -35,7 +35,7 @@ def compared(*cases: dict[str, Any]) -> list[ComparedCase]:
 
 
 def _compared(base: SideOfCase = FOUR, new: SideOfCase = FOUR, **values: Any) -> ComparedCase:
-    variables = {name: values.pop(name) for name in NAMES if name in values}
+    variables = {name: values.pop(name) for name in (*NAMES, "median_of") if name in values}
     known = {"benchmark": "all_reduce", "layout": "1x2", "elements": 2, "in_place": None}
     case = case_row(**known | variables)
     result = values.pop("judged") if "judged" in values else judged(**values)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -109,8 +109,7 @@ def _sent_and_received(step: Step, rank: int) -> tuple[tuple[View, ...], tuple[V
 
 
 def _views(step: Step) -> dict[str, View]:
-    values = {field.name: getattr(step, field.name) for field in fields(step)}
-    return {name: value for name, value in values.items() if isinstance(value, View)}
+    return {name: value for name, value in vars(step).items() if isinstance(value, View)}
 
 
 def _staging_view(view: View) -> View:

@@ -22,10 +22,10 @@ from commbench.cluster.baseline.store import (
 )
 from commbench.cluster.baseline.suite_key import changes_beside_times
 from commbench.cluster.gate.answers import CaseAnswer, GateResult
+from commbench.cluster.gate.checks import checks_of
 from commbench.cluster.gate.decision import GateCase, GateRules, suite_answers
 from commbench.core.errors import ConfigError
 from commbench.core.units import plural
-from commbench.report.reporting import checks_of
 from commbench.report.summary import Results, Summary
 from commbench.results.columns import grouped, row_order
 from commbench.stats.thresholds import SUSPECT_SPREADS, USUAL_LEVELS

@@ -10,7 +10,7 @@ from commbench.cluster.gate.answers import (
     is_impossible,
     unmeasured_text,
 )
-from commbench.report.reporting import checks_of
+from commbench.cluster.gate.checks import checks_of
 from commbench.report.summary import Summary
 from commbench.results.columns import case_text, row_order
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from commbench.measure.measuring import Measuring
 
 from .findings import COLUMNS, probe
-from .rounding import around, check
+from .rounding import around
 
 MEASURING = Measuring(
-    check=check,
     around=around,
     probe=probe,
     columns={name: column.merged for name, column in COLUMNS.items()},

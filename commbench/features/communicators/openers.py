@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -12,7 +11,7 @@ from commbench.backends.opening import Opener, Opening
 from commbench.backends.torch.distributed import TorchCommunicator
 from commbench.backends.torch.gloo import Gloo
 from commbench.backends.torch.nccl import Nccl, NcclCommunicator
-from commbench.core.annexes import part_modules
+from commbench.core.annexes import registered
 from commbench.core.protocols import Backend
 from commbench.core.units import word_list
 from commbench.core.variables import Engine
@@ -29,10 +28,9 @@ CORE = (
 _openers = WeakKeyDictionary[Any, dict[Engine, Opener]]()
 
 
-@functools.cache
 def openings() -> tuple[Opening, ...]:
     """Of all backends that are there."""
-    return (*CORE, *(module.OPENING for module in part_modules("opening")))
+    return (*CORE, *registered(Opening))
 
 
 def no_opener(backend: Backend, split: bool) -> str | None:

@@ -1,4 +1,4 @@
-"""The operations at once of a run: the check of their key, and what a backend can do of them."""
+"""The operations at once of a run: what a backend can do of them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,10 @@ from commbench.core.variables import Case
 from commbench.measure.measuring import Measuring
 
 from .concurrent import Concurrent, ConcurrentOn
-from .operations import parse_group_operations
-
-
-def checked_text(text: str) -> str:
-    """Raises ConfigError."""
-    return parse_group_operations(text).text
 
 
 def around(benchmark: Benchmark, case: Case, backend: Backend) -> Benchmark:
     return ConcurrentOn(backend) if isinstance(benchmark, Concurrent) else benchmark
 
 
-MEASURING = Measuring(values={"groups": checked_text}, around=around)
+MEASURING = Measuring(around=around)

@@ -41,7 +41,7 @@ def documents(file: ForeignFile) -> Iterator[Document]:
             value, end = decoder.raw_decode(text, at)
             is_cut = False
         except ValueError:
-            value, end = _until_cut(decoder, text, at)
+            value, end = _until_cut(text, at)
             is_cut = True
         if isinstance(value, dict):
             check_values(value)
@@ -49,7 +49,7 @@ def documents(file: ForeignFile) -> Iterator[Document]:
         at = text.find("{", end)
 
 
-def _until_cut(decoder: json.JSONDecoder, text: str, start: int) -> tuple[Any, int]:
+def _until_cut(text: str, start: int) -> tuple[Any, int]:
     """The value that begins there up to its last whole part, and where the next one may begin."""
     following = NEXT.search(text, start + 1)
     end = following.end() if following is not None else len(text)

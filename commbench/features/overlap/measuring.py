@@ -9,13 +9,7 @@ from commbench.core.case import Benchmark
 from commbench.measure.measuring import Measuring
 
 from .amounts import calibrated, compute_amount
-from .overlapped import Overlapped, around, compute_time_ns, overlap_cases
-
-
-def checked_time(text: str) -> str:
-    """Raises ConfigError."""
-    compute_time_ns(text)
-    return text
+from .overlapped import Overlapped, around, overlap_cases
 
 
 def with_amount(benchmark: Benchmark, amount: Any) -> Benchmark:
@@ -23,7 +17,6 @@ def with_amount(benchmark: Benchmark, amount: Any) -> Benchmark:
 
 
 MEASURING = Measuring(
-    values={"compute": checked_time},
     cases=overlap_cases,
     around=around,
     calibrated=calibrated,

@@ -70,7 +70,7 @@ def soak_sentences(rows: Sequence[Combined]) -> list[str]:
         interval = interval_of(row)
         median = "-" if interval is None else interval.text(format_seconds)
         trip = ""
-        if row.benchmark == "p2p_latency":
+        if row.is_half_round_trip:
             trip = f" (round trip {format_seconds(2 * row.median_s)})"
         runs = f"; median of {row.runs} launches" if row.runs > 1 else ""
         lines.append(f"Soak of {name}, {where}: median {median}{trip}{rate}{slow}{runs}.")

@@ -121,6 +121,14 @@ def test_a_timing_has_the_visits_that_its_level_needs(
     assert level is None or coverage(launches if launches > 1 else visits, 1) >= level
 
 
+def test_a_fixed_number_of_repetitions_is_made_in_one_visit(composer: ConfigComposer) -> None:
+    given = ["timing=rigorous", "timing.launches=3"]
+    (kept,) = composer.jobs(given, multirun=False)
+    (fixed,) = composer.jobs([*given, "timing.repetitions=50"], multirun=False)
+    assert (kept.settings.timing.visits, kept.settings.timing.launches) == (3, 3)
+    assert (fixed.settings.timing.visits, fixed.settings.timing.launches) == (1, 1)
+
+
 @for_each("file", [*FILES, CONF / "config.yaml"])
 def test_every_file_begins_with_a_comment(file: Path) -> None:
     first = file.read_text().splitlines()[0]

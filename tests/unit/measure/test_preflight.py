@@ -1,5 +1,4 @@
-"""What preflight finds: ranks that differ, GPUs that are shared, busy or missing, and clocks that
-are apart."""
+"""What preflight finds on machines together, and what it says of each node."""
 
 from __future__ import annotations
 
@@ -7,23 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from places import SUPPORT
 from shown_gpus import GIB, ask, h100, hgx, uuid
 
 from commbench.core.case import World
-from commbench.measure.preflight import (
-    busy_gpus,
-    clock_skew_warning,
-    difference_table,
-    node_text,
-    same_network_text,
-    shared_gpu,
-    small_shm_lines,
-)
+from commbench.measure.preflight import node_text, small_shm_lines
 from commbench.runtime.launchers.registry import is_called_per_node
-
-FACTS = [{"host.hostname": f"node{rank // 2}"} for rank in range(6)]
 
 
 def test_a_node_says_its_ranks_who_prints_and_where_the_results_will_be() -> None:
@@ -38,109 +26,6 @@ def test_a_node_says_its_ranks_who_prints_and_where_the_results_will_be() -> Non
     assert called == ["torchrun"]  # the others print all nodes' lines in one terminal
 
 
-def test_each_value_has_a_line_with_its_ranks_and_hosts() -> None:
-    text = difference_table(
-        {
-            "versions.torch": {"2.13.0": [0, 1, 2, 4, 5], "2.11.0": [3]},
-            "run.digest": {"a": [0], "b": [1]},
-        },
-        FACTS,
-    )
-    assert [line.split() for line in text.splitlines()] == [
-        ["fact", "value", "ranks", "hosts"],
-        ["versions.torch", "2.13.0", "0-2,4-5", "node0,", "node1,", "node2"],
-        ["2.11.0", "3", "node1"],
-        ["configuration", "(digest)", "a", "0", "node0"],
-        ["b", "1", "node0"],
-    ]
-    assert (
-        len(
-            {
-                line.index(word)
-                for line, word in zip(text.splitlines()[1:3], ("2.13", "2.11"), strict=True)
-            }
-        )
-        == 1
-    )
-
-
-def test_long_values_and_many_hosts_are_cut() -> None:
-    facts = [{"host.hostname": f"node{rank}"} for rank in range(9)]
-    text = difference_table({"environment.PATH": {"x" * 500: list(range(9)), "missing": []}}, facts)
-    assert (
-        "x" * 45 + "..." in text and "and 5 more" in text and max(map(len, text.splitlines())) < 160
-    )
-
-
-def test_clocks_are_told_from_a_second_on() -> None:
-    assert clock_skew_warning([100.0, 100.4, 100.9], FACTS) is None
-    assert (
-        clock_skew_warning([100.0, 99.9, 97.5], FACTS)
-        == "the clock of node0 (rank 0) is 2.5 s ahead of that of node1 (rank 2); set them by NTP"
-    )
-
-
-SLOW = "10.0.0.0/24 at 1 Gb/s"
-FAST = "10.0.0.0/24 at 100 Gb/s"
-OTHER = "10.1.0.0/24 at 100 Gb/s"
-
-
-def machine() -> dict[str, Any]:
-    """Five interfaces, and three ports of which one is down."""
-    facts: dict[str, Any] = {
-        "network.interface.lo.network": "127.0.0.0/8",
-        "network.interface.down.mtu_bytes": 1500,
-    }
-    interfaces = {
-        "eth0": FAST,
-        "ens3": FAST,
-        "eth1": OTHER,
-        "slow": SLOW,
-        "docker0": "172.17.0.0/16 at 10 Gb/s",
-    }
-    for name, text in interfaces.items():
-        address, rate = text.removesuffix(" Gb/s").split(" at ")
-        facts[f"network.interface.{name}.network"] = address
-        facts[f"network.interface.{name}.speed_mbit_per_s"] = 1000 * int(rate)
-    for port, state in (("mlx5_0:1", "ACTIVE"), ("mlx5_2:1", "ACTIVE"), ("mlx5_10:1", "DOWN")):
-        of_port = {"rate_gbit_per_s": 400.0, "link_layer": "InfiniBand", "state": state}
-        facts |= {f"network.rdma.{port}.{key}": value for key, value in of_port.items()}
-    return facts
-
-
-@pytest.mark.parametrize(
-    ("variable", "values", "text"),
-    [
-        ("NCCL_SOCKET_IFNAME", ("eth0", "=ens3"), FAST),
-        ("NCCL_SOCKET_IFNAME", ("eth", "eth0,eth1"), f"{FAST}, {OTHER}"),  # a prefix
-        ("NCCL_SOCKET_IFNAME", ("^docker,slow,ens", "eth"), f"{FAST}, {OTHER}"),
-        ("NCCL_SOCKET_IFNAME", ("^=docker0,slow,eth1,eth0", "ens"), FAST),
-        ("NCCL_SOCKET_IFNAME", ("eth", "=eth0"), None),
-        ("NCCL_SOCKET_IFNAME", ("eth0", "=eth"), None),  # no interface has exactly this name
-        ("NCCL_SOCKET_IFNAME", ("eth0", "eth1"), None),  # another network
-        ("NCCL_SOCKET_IFNAME", ("eth0", "slow"), None),  # another rate
-        ("NCCL_SOCKET_IFNAME", ("eth0", "eth0,ens3"), None),  # one more interface
-        ("NCCL_SOCKET_IFNAME", ("eth0", "^docker"), None),
-        ("NCCL_SOCKET_IFNAME", ("eth0", ""), None),
-        ("NCCL_SOCKET_IFNAME", ("mlx5_0", "mlx5_2"), None),  # ports are no interfaces
-        ("NCCL_IB_HCA", ("mlx5_0", "=mlx5_2:1"), "InfiniBand at 400 Gb/s"),
-        ("NCCL_IB_HCA", ("mlx5", "^mlx5_1"), "InfiniBand at 400 Gb/s, InfiniBand at 400 Gb/s"),
-        ("NCCL_IB_HCA", ("mlx5_0", "mlx5_0:2"), None),
-        ("NCCL_IB_HCA", ("mlx5_1", "mlx5_1"), None),  # a prefix of mlx5_10, which is down
-        ("GLOO_SOCKET_IFNAME", ("eth0", "ens3"), FAST),
-        ("GLOO_SOCKET_IFNAME", ("eth0", "eth"), None),  # a name is no prefix there
-        ("UCX_NET_DEVICES", ("mlx5_0:1", "mlx5_2:1"), "InfiniBand at 400 Gb/s"),
-    ],
-)
-def test_names_of_interfaces_may_differ_where_network_and_rate_are_the_same(
-    variable: str, values: tuple[str, str], text: str | None
-) -> None:
-    facts = [machine() | {f"environment.{variable}": value} for value in values]
-    answer = same_network_text(f"environment.{variable}", facts)
-    expected = f"{variable} differs between hosts, but names the same network on all: {text}"
-    assert answer == (None if text is None else expected)
-
-
 def test_a_small_shared_memory_is_told_once_a_host() -> None:
     sizes = {"a": 2**16, "b": 2**34, "c": 2**26}
     facts = [{"host.hostname": host, "limits.shm_total_bytes": sizes[host]} for host in "aabc"]
@@ -150,67 +35,6 @@ def test_a_small_shared_memory_is_told_once_a_host() -> None:
         "c: /dev/shm has 64 MiB (do",
     ]
     assert all("--shm-size=8g" in line for line in lines)
-
-
-def rank(host: str, index: int, **more: Any) -> dict[str, Any]:
-    facts = {"uuid": uuid(index), "index": index, "name": "NVIDIA L4", "visible": 2, **more}
-    return {"host.hostname": host} | {f"gpu.own.{key}": value for key, value in facts.items()}
-
-
-# ---------------------------------------------------------------- what is said
-
-
-REFUSAL = "wire needs a GPU for each rank"
-
-
-def test_two_ranks_on_one_gpu_are_named() -> None:
-    facts = [rank("a", 0), rank("a", 1), rank("b", 0), rank("b", 0)]
-    assert (
-        shared_gpu(facts, ((0, 1), (2, 3)), REFUSAL)
-        == f"ranks 2-3 on b have the same GPU, GPU 0 (NVIDIA L4, {uuid(0)}), and wire needs a GPU"
-        " for each rank: start at most as many ranks a node as it has GPUs (2 ranks here, 2"
-        " visible), or give each its own with CUDA_VISIBLE_DEVICES"
-    )
-
-
-def test_several_shared_gpus_are_one_line() -> None:
-    facts = [rank("a", index % 2) for index in range(5)]
-    text = shared_gpu(facts, (tuple(range(5)),), REFUSAL)
-    assert text is not None and text.startswith("ranks 0,2,4 on a have the same GPU, GPU 0 ")
-    assert ", and so for 1 more, and wire" in text and "\n" not in text
-
-
-def test_one_gpu_for_each_rank_of_a_node_is_no_duplicate() -> None:
-    """On two nodes it may even be the same: containers of one machine, as the user made them."""
-    assert (
-        shared_gpu(
-            [rank("a", 0), rank("a", 1), rank("b", 0)],
-            ((0, 1), (2,)),
-            REFUSAL,
-        )
-        is None
-    )
-    assert (
-        shared_gpu(
-            [{"host.hostname": "a"}, {"host.hostname": "a"}],
-            ((0, 1),),
-            REFUSAL,
-        )
-        is None
-    )
-
-
-def test_a_busy_gpu_is_said_once_with_its_host_and_processes() -> None:
-    facts = [
-        rank("a", 0, users="4711 (37.3 GiB)"),
-        rank("a", 0, users="4711 (37.3 GiB)"),
-        rank("b", 1),
-    ]
-    assert busy_gpus(facts) == [
-        f"a: GPU 0 (NVIDIA L4, {uuid(0)}) is in use by 4711 (37.3 GiB); they disturb what is"
-        " measured"
-    ]
-    assert len(busy_gpus([rank("a", 0, users="1 (1 B)"), rank("a", 1, users="1 (1 B)")])) == 2
 
 
 # ---------------------------------------------------------------- the whole preflight
@@ -224,14 +48,15 @@ from commbench.runtime.control import StoreControl
 from commbench.runtime.control import hosted_world
 from commbench.runtime.store import hosted_store
 from commbench.config.compose import ConfigComposer
-from commbench.measure.preflight import Request, preflight
+from commbench.measure.preflight import preflight
+from commbench.measure.request import Request
 from commbench.hardware.gpu import own_gpu
 from rank_threads import together
 
 own_gpu(0)  # opens CUDA and NVML: a rank is a process, and these threads would do it at once
 
 class Wire:
-    name, launchers = "wire", "any"
+    name, launchers, hosts_ranks = "wire", "any", False
     def __init__(self, shares_gpu): self.shares_gpu = shares_gpu
     def remark(self, device): return None
     def sharing_refusal(self, environ): return None if self.shares_gpu else "wire needs a GPU for each rank"

@@ -9,6 +9,7 @@ from judged_cases import LAUNCH, compared
 
 from commbench.analysis.compare import Rules
 from commbench.analysis.compared_case import SideOfCase
+from commbench.core.states import HALF_ROUND_TRIP
 from commbench.core.terminal import Terminal
 from commbench.report.compare_text import (
     caption,
@@ -106,8 +107,9 @@ def test_a_column_has_one_unit_and_a_cell_without_a_number_a_dash() -> None:
 
 
 def test_the_caption_says_that_a_latency_is_half_a_round_trip() -> None:
-    latency = caption(compared({"benchmark": "p2p_latency"}), Rules())
-    assert any("half a round trip" in line for line in latency)
+    latency = {"benchmark": "p2p_latency", "median_of": HALF_ROUND_TRIP}
+    lines = caption(compared(latency), Rules())
+    assert "the time of p2p_latency is half a round trip" in lines
     assert not any("half a round trip" in line for line in caption(compared({}), Rules()))
 
 

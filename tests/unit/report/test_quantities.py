@@ -57,7 +57,7 @@ def test_small_rates_are_in_smaller_units() -> None:
         ({}, (MEDIAN,)),
         ({"window": 64}, (ALGBW,)),
         ({"window": 64, "pair": "0-2 1-3"}, (MESSAGE_RATE, ALGBW)),
-        ({"benchmark": "copy_to_host"}, (ALGBW,)),
+        ({"benchmark": "copy_d2h", "pair": None, "busbw_gb_per_s": 1.0}, (MEDIAN, BUSBW)),
         ({"pair": None, "busbw_gb_per_s": 1.0}, (MEDIAN, BUSBW)),
         ({"pair": None}, (MEDIAN,)),
     ],

@@ -11,9 +11,9 @@ from generated_results import run_of
 from places import HARDWARE_TEXTS
 
 import commbench
+from commbench.core import annexes
 from commbench.core.terminal import Terminal
 from commbench.hardware.topology import TOPOLOGY_FACT, parse_topo
-from commbench.report import reporting
 from commbench.report.distributions import RawData
 from commbench.report.reporting import Reporting
 from commbench.report.section import Section, report_text
@@ -40,6 +40,13 @@ def three_ways(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def only(monkeypatch: pytest.MonkeyPatch, *features: Reporting) -> None:
+    """Reports ask these features and no others."""
+    monkeypatch.setattr(
+        annexes, "_registered", lambda kind: features if kind == "Reporting" else ()
+    )
+
+
 def test_a_verdict_comes_first_then_answers_and_what_an_annex_adds_behind_them(
     three_ways: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,7 +56,7 @@ def test_a_verdict_comes_first_then_answers_and_what_an_annex_adds_behind_them(
             "answers": lambda summary: [Section("Replay", ["as measured"])],
         }
     )
-    monkeypatch.setattr(reporting, "features", lambda: (annex,))
+    only(monkeypatch, annex)
     listed = sections(summary_of(three_ways), RawData())
     titles = [section.title for section in listed[:4]]
     assert titles == ["Acceptance", "Answers", "Replay", "all_reduce"]
@@ -60,7 +67,7 @@ def test_what_to_choose_comes_last_with_what_it_rests_on(
 ) -> None:
     chooses = Reporting(choices=lambda summary: ["mpi above all."])
     knows = Reporting(answers=lambda summary: ["All are stable."])
-    monkeypatch.setattr(reporting, "features", lambda: (chooses, knows))
+    only(monkeypatch, chooses, knows)
     *_, known, choice, basis = answers(summary_of(three_ways))
     assert (known, choice) == ("All are stable.", "mpi above all.")
     assert basis.startswith("Each case was measured in one launch")
@@ -160,7 +167,7 @@ def test_many_pairs_come_first_with_their_symmetry_and_what_features_say(
     words = ("backend=simulated", "layout=2x2", "pairs=all", "benchmark=p2p_bandwidth")
     few = ("timing=fixed", "timing.repetitions=50", "sizes=[8]", "writer=parquet")
     commbench.run(*words, *few, f"output={tmp_path}")
-    monkeypatch.setattr(reporting, "features", lambda: [PAIRS])
+    only(monkeypatch, PAIRS)
     listed = sections(Summary(read_results([tmp_path])), RawData())
     assert [section.title for section in listed[:2]] == ["Answers", "All pairs"]
     symmetry, *added = listed[0].sentences

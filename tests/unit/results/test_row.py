@@ -54,3 +54,18 @@ def test_the_words_of_a_column_are_those_of_its_type() -> None:
     assert WORDS["status"] == ("ok", "skipped", "failed", "invalid")
     assert {"headline", "stop_reason", "interval_of", "limit_kind"} <= WORDS.keys()
     assert not {"reason", "warnings", "engine"} & WORDS.keys()
+
+
+@pytest.mark.parametrize(
+    ("median_of", "is_half"),
+    [
+        ("half a round trip", True),
+        ("half a round trip, mean", True),  # as OSU's programs tell it
+        ("window / messages", False),
+        ("computation", False),  # overlap beside a p2p_latency times something else
+        (None, False),
+    ],
+)
+def test_a_ping_pong_is_known_by_what_is_timed(median_of: str | None, is_half: bool) -> None:
+    row = row_of(PLAIN | {"benchmark": "p2p_latency", "median_of": median_of})
+    assert row.is_half_round_trip is is_half

@@ -30,7 +30,7 @@ from commbench.cluster.watch.command import next_due_s, watch_options
 from commbench.cluster.watch.rehearsal import YoungStore
 from commbench.cluster.watch.state import WATCH_FOLDER, read_state, state_path
 from commbench.core.errors import ConfigError
-from commbench.measure import preflight
+from commbench.measure import run_record
 from commbench.measure.time_limits import TotalBudget
 from commbench.results import run_folder
 from commbench.results.load import find_runs, load_run
@@ -368,7 +368,7 @@ def set_clock(patch: pytest.MonkeyPatch, hours: int) -> None:
         def now(cls, tz: timezone | None = None) -> Clock:  # type: ignore[override]
             return cls.fromtimestamp(datetime.now(tz).timestamp() + 3600 * hours, tz)
 
-    for module in (run_folder, preflight):
+    for module in (run_folder, run_record):
         patch.setattr(module, "datetime", Clock)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from commbench.config.settings import SEARCH, Settings
+from commbench.config.settings import SEARCH, Configuring, Settings
 from commbench.core.errors import ConfigError
 from commbench.core.variables import TABLE
-from commbench.measure.measuring import Measuring
 
 
 def check(settings: Settings) -> None:
@@ -28,4 +27,4 @@ def check(settings: Settings) -> None:
             raise ConfigError(f"pairs=search times messages alone; use {each.name}={each.null}")
 
 
-MEASURING = Measuring(check=check)
+CONFIGURING = Configuring(check=check)
