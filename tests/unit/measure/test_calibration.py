@@ -94,7 +94,7 @@ def recording(events: list[str], **facts: Any) -> Any:
 def test_a_link_is_woken_before_its_rate_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GeForce without work is at generation 1, from which limits would follow."""
     events = link_that_wakes_up(monkeypatch, copies=3)
-    settings = replace(settings_of(*WORDS), device="cuda")
+    settings = replace(settings_of("backend=gloo", *WORDS[1:]), device="cuda")
     world, control = hosted_world(1, 1)
     run = {
         "gpus": [{"gpu.own.index": 0}],
