@@ -48,13 +48,6 @@ def parts() -> list[str]:
     return [*filter(annex, ANNEXES), *(f"{FEATURES}.{each.name}" for each in found)]
 
 
-@functools.cache
-def part_modules(name: str) -> tuple[Any, ...]:
-    """The modules of this name, of the parts that are there and have one."""
-    modules = (annex(f"{part}.{name}") for part in parts())
-    return tuple(module for module in modules if module is not None)
-
-
 def registered(kind: type[Kind]) -> tuple[Kind, ...]:
     """What the parts that are there add of a kind: of `Measuring`, the object MEASURING of each
     module `measuring`."""
@@ -63,4 +56,5 @@ def registered(kind: type[Kind]) -> tuple[Kind, ...]:
 
 @functools.cache  # a plan asks for each of its cases
 def _registered(name: str) -> tuple[Any, ...]:
-    return tuple(getattr(module, name.upper()) for module in part_modules(name.lower()))
+    modules = (annex(f"{part}.{name.lower()}") for part in parts())
+    return tuple(getattr(module, name.upper()) for module in modules if module is not None)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from commbench.analysis.compare import Rules
 from commbench.analysis.compared_case import ComparedCase, Judged
 from commbench.analysis.sides import ComparedVariable, variable_text
+from commbench.core.annexes import registered
 from commbench.core.terminal import TableColumn
 from commbench.core.texts import microseconds_text, some_of
 from commbench.core.units import NO_NUMBER, format_factor, format_number, format_seconds, plural
@@ -19,7 +20,7 @@ from commbench.stats.thresholds import FEW_LAUNCHES, SUSPECT_SPREADS
 from commbench.stats.verdict import Verdict
 
 from .compared_sides import LONGEST_LIST
-from .showing import features
+from .showing import Showing
 from .table import Table
 
 # with the priority of the column: a narrow terminal drops the highest first
@@ -101,7 +102,7 @@ def _case_cells(case: ComparedCase) -> dict[str, str]:
     }
     numbers = _number_cells(case.judged) if case.judged else "-" * len(NUMBER_HEADS)
     cells |= dict(zip(NUMBER_HEADS, numbers, strict=True))
-    for feature in features():
+    for feature in registered(Showing):
         cells |= feature.compared_cells(case)
     return cells
 
@@ -275,7 +276,7 @@ def comparison_summary(cases: Sequence[ComparedCase]) -> str:
     ]
     if unmeasured := sum(case.judged is None for case in both):
         parts.append(f"{unmeasured} without a number on a side")
-    parts += filter(None, (feature.compared_summary(both) for feature in features()))
+    parts += filter(None, (feature.compared_summary(both) for feature in registered(Showing)))
     count, _, rest = parts[0].partition(" ")
     return "; ".join([f"{count} of {plural(len(both), 'case', 'cases')} {rest}", *parts[1:]])
 

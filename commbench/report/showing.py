@@ -4,7 +4,6 @@ some by name."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from commbench.analysis.compared_case import ComparedCase
 from commbench.analysis.disturbances import causes
-from commbench.core.annexes import FEATURES, SOAKS, annex, part_modules
+from commbench.core.annexes import FEATURES, SOAKS, annex, registered
 from commbench.core.terminal import Terminal, paragraphs
 from commbench.results.load import Paths
 from commbench.results.row import Row
@@ -90,15 +89,9 @@ class Showing:
     changing: Sequence[str] = ()
 
 
-@functools.cache
-def features() -> tuple[Showing, ...]:
-    """Of all parts that are there."""
-    return tuple(module.SHOWING for module in part_modules("showing"))
-
-
 def derived_tables(rows: Rows) -> Iterator[DerivedTable]:
     """Those that have lines, in the order of their titles."""
-    tables = (table(rows) for feature in features() for table in feature.tables)
+    tables = (table(rows) for feature in registered(Showing) for table in feature.tables)
     for each in sorted(tables, key=attrgetter("title")):
         if each.table.rows:
             yield each
@@ -106,7 +99,7 @@ def derived_tables(rows: Rows) -> Iterator[DerivedTable]:
 
 def new_texts() -> list[TextsBelow]:
     """Those of all features for one run."""
-    return [made() for feature in features() for made in feature.texts_below]
+    return [made() for feature in registered(Showing) for made in feature.texts_below]
 
 
 def missing_texts(rows: Rows) -> Iterator[str]:
@@ -123,22 +116,22 @@ def missing_texts(rows: Rows) -> Iterator[str]:
 
 
 def is_apart(row: Row) -> bool:
-    return any(feature.is_apart(row) for feature in features())
+    return any(feature.is_apart(row) for feature in registered(Showing))
 
 
 def apart_texts(rows: Rows, records: Sequence[Record], terminal: Terminal) -> Iterator[str]:
     """Below the tables of runs side by side; `rows` are apart."""
-    for feature in features():
+    for feature in registered(Showing):
         yield from feature.apart_texts(rows, records, terminal)
 
 
 def disturbances_text(runs: Sequence[Record], rows: Rows) -> str:
     """All causes in one paragraph; empty where there is none."""
-    more = chain.from_iterable(feature.disturbances(rows) for feature in features())
+    more = chain.from_iterable(feature.disturbances(rows) for feature in registered(Showing))
     found = [*causes(runs, rows), *more]
     return f"disturbances: {'; '.join(found)}" if found else ""
 
 
 def forms() -> dict[str, Form]:
     """By name."""
-    return {name: form for feature in features() for name, form in feature.forms.items()}
+    return {name: form for feature in registered(Showing) for name, form in feature.forms.items()}

@@ -19,6 +19,7 @@ from commbench.analysis.headline import unfinished_sentences
 from commbench.analysis.machines import Machine, machines_of, rank_differences, run_groups
 from commbench.analysis.pairs.findings import findings, told_once
 from commbench.analysis.pairs.judgement import JudgedMatrix, judged_matrices
+from commbench.core.annexes import registered
 from commbench.core.errors import ConfigError
 from commbench.core.texts import some_of
 from commbench.core.units import plural
@@ -29,7 +30,7 @@ from commbench.results.intervals import interval_note, interval_of
 from commbench.results.load import Paths, newest_rows, read_cases
 from commbench.results.row import Row
 
-from .showing import Comparison, features, missing_texts
+from .showing import Comparison, Showing, missing_texts
 
 MOST_SENTENCES = 6
 NO_REASON = "no reason given"
@@ -95,7 +96,7 @@ def read_results(paths: Sequence[Paths], benchmark: str | None = None) -> Result
         if source.path.is_dir()
     }
     comparisons = list[Comparison]()
-    for feature in features():
+    for feature in registered(Showing):
         found, left_out = feature.comparisons(paths, benchmark)
         comparisons += found
         problems += left_out

@@ -62,7 +62,8 @@ def test_a_module_without_it_fails_with_both_names(monkeypatch: pytest.MonkeyPat
         """A kind that no module has."""
 
     name = "commbench.features.mine.adding"
-    monkeypatch.setattr(annexes, "part_modules", lambda word: [ModuleType(name)])
+    monkeypatch.setattr(annexes, "parts", lambda: ["commbench.features.mine"])
+    monkeypatch.setattr(annexes, "annex", ModuleType)
     with pytest.raises(AttributeError, match=f"module '{name}' has no attribute 'ADDING'"):
         registered(Adding)
 

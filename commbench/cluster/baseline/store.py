@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from commbench.cluster.baseline.healthy_launches import HealthyLaunch
+from commbench.core.annexes import registered
 from commbench.core.errors import ConfigError, Unreadable
 from commbench.core.variables import NAMES
-from commbench.report.showing import features
+from commbench.report.showing import Showing
 from commbench.results.load import load_run, rows_of_table
 from commbench.results.row import Measured, Row
 from commbench.results.run_folder import check_readable, mapping_or_empty
@@ -202,7 +203,7 @@ def launches_of(row: Row, day: str) -> list[HealthyLaunch]:
 
 def read_stored_run(run: Path) -> tuple[dict[str, Any], list[Row]]:
     """The record (run.json) and the rows of a run of a store. Raises Unreadable."""
-    changing = chain.from_iterable(feature.changing for feature in features())
+    changing = chain.from_iterable(feature.changing for feature in registered(Showing))
     try:
         record = load_run(run)
         cases = read_table(run / CASES_FILE, "cases", (*READ_COLUMNS, *changing))

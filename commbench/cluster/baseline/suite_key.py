@@ -6,8 +6,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+from commbench.core.annexes import registered
 from commbench.core.variables import BY_NAME, NAMES, Variables
-from commbench.report.showing import features
+from commbench.report.showing import Showing
 from commbench.results.columns import case_text, grouped
 from commbench.results.row import Row
 
@@ -29,6 +30,6 @@ def changes_beside_times(healthy: Iterable[Row], new: Iterable[Row]) -> dict[str
     return {
         key: f"{case_text(now[0])}: {text}"
         for key, now in rows_now.items()
-        for feature in features()
+        for feature in registered(Showing)
         if key in rows_before and (text := feature.change(rows_before[key], now))
     }

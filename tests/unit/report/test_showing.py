@@ -40,7 +40,7 @@ PART = Showing(
 
 
 def parts(monkeypatch: pytest.MonkeyPatch, *found: Showing) -> None:
-    monkeypatch.setattr(showing, "features", lambda: found)
+    monkeypatch.setattr(showing, "registered", lambda kind: found)
 
 
 def test_a_feature_sees_the_counters_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
