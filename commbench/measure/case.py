@@ -200,15 +200,17 @@ class CaseVisit:
         self._strategy.begin(self._samples, self._counters)
         stop_reason = None
         while stop_reason is None:
-            next_n, check, stop_reason = self._repeat(runner, n, "measure", self._next_block)
+            next_n, check, stop_reason = self._repeat(
+                runner,
+                n,
+                "measure",
+                lambda: self._strategy.next_block(self._blocks, self._check_s),
+            )
             if check and stop_reason is None:
                 self._check("middle", copies=n)
                 self._payload.refill()
             n = next_n
         return str(stop_reason)
-
-    def _next_block(self) -> tuple[int, bool, str | None]:
-        return self._strategy.next_block(self._blocks, self._check_s)
 
     def _repeat(self, runner: Runner, n: int, phase: str, decision: Callable[[], Any]) -> Any:
         """Run n repetitions on all ranks; returns rank 0's decision on all ranks."""

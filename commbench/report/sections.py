@@ -30,7 +30,7 @@ from .numbers import headline_table, lines_by_window, number_sections
 from .quantities import MEDIAN, has_bandwidth, in_full, quoted, text_with_unit
 from .reporting import Reporting, added_sections, curves_beside
 from .section import Figure, Section, no_figures
-from .showing import DerivedTable, derived_tables, disturbances_text
+from .showing import derived_tables, disturbances_text
 from .summary import GROUP_HEADS, LOST_HEADS, MOST_SENTENCES, Summary
 from .table import Table
 
@@ -72,7 +72,10 @@ def sections(summary: Summary, raw: RawData) -> list[Section]:
         _choices(summary),
         number_sections(summary.combined),
         added("numbers"),
-        map(_derived, derived_tables(summary.results.rows)),
+        (
+            Section(each.title, tables=[each.table], notes=each.meaning.splitlines())
+            for each in derived_tables(summary.results.rows)
+        ),
         added("checks"),
         _origins(summary),
         added("costs"),
@@ -216,10 +219,6 @@ def _class_sentences(matrix: Matrix, head: str) -> Iterator[str]:
 def _choices(summary: Summary) -> Iterator[Section]:
     best = best_rows(summary.combined.best)
     yield Section("Best backend and layout for each size", tables=table(tuple(BEST_CELLS), best))
-
-
-def _derived(each: DerivedTable) -> Section:
-    return Section(each.title, tables=[each.table], notes=each.meaning.splitlines())
 
 
 def _origins(summary: Summary) -> Iterator[Section]:

@@ -22,6 +22,7 @@ from .processes import how_stopped, mapped_shared_memory, remove_shared_memory
 from .running_world import AT_ONCE_S, RunningWorld
 from .signals import SAVE_S, SIGNAL_STATUS, set_handlers
 from .world_end import (
+    TERMINATED,
     RankFailure,
     WorldEnd,
     exit_text,
@@ -39,6 +40,7 @@ EARLY_S = 3.0  # between the end of a rank and that of its world, where the run 
 TERMINATE_S = 10.0  # between SIGTERM and SIGKILL
 # where rank 0 has ended already, or a launcher waits for a rank that is stopped
 BROKEN_TERMINATE_S = 2.0
+CRASHES = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL)  # of no launcher
 PROCESS_LIMIT = (
     "meanwhile the control group was refused more processes or threads: raise its pids.max"
 )
@@ -165,7 +167,7 @@ class _Supervisor:
         """End the ranks of a launcher that a signal has ended. It is the cause, unless it returns
         the status of ranks that it has ended, as srun does: one that is killed breaks the world
         itself."""
-        if status in (*range(-64, 0), SIGNAL_STATUS + signal.SIGTERM):
+        if status < 0 or status in TERMINATED:
             if status < 0 or not broken:
                 self._cause = f"{self._world} {exit_text(status)}"
             self._world.end(BROKEN_TERMINATE_S)
@@ -219,12 +221,11 @@ class _Supervisor:
 
     def end(self) -> WorldEnd:
         world = self._world
-        first = [] if self._failure else self._first_to_fail()
         # the kernel has killed a process of this control group meanwhile
         memory_was_short = resource_limits.oom_kills() > self._oom_kills
         ended = {pid: self._rank_end(pid, memory_was_short) for pid in world.codes}
-        failures = [ended[pid] for pid in first]
-        failures += [self._failure] if self._failure else []
+        first = [ended[pid] for pid in self._first_to_fail()]
+        failures = [self._failure] if self._failure else first
         assert world.status is not None
         return WorldEnd(
             status=world.status,
@@ -253,11 +254,11 @@ class _Supervisor:
             for pid, code in self._world.codes.items()
             if pid not in self._world.killed_here
         }
-        own = [
-            pid
-            for pid in codes
-            if codes[pid] not in (0, None, -signal.SIGTERM, SIGNAL_STATUS + signal.SIGTERM)
-        ]
+        own = [pid for pid in codes if codes[pid] not in (0, None, *TERMINATED)]
+        crashed = [pid for pid in own if codes[pid] in CRASHES]
+        # a launcher may have killed the others before anybody saw the end of this one
+        if crashed and crashed[0] not in self._first:
+            return crashed
         if not self._first and not self._world.kills_ranks:
             return [pid for pid in own if codes[pid] != WorldBroken.exit_status] or own
         if self._launcher_may_have_killed(codes.values()):

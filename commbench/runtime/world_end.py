@@ -25,6 +25,7 @@ from .recovery import case_in_flight
 from .signals import SIGNAL_STATUS
 
 EXITED = "exited"
+TERMINATED = (-signal.SIGTERM, SIGNAL_STATUS + signal.SIGTERM)
 ENDED_EARLY: tuple[RunStatus, ...] = ("broken", "interrupted")
 
 
@@ -33,7 +34,7 @@ def exit_text(code: int | None) -> str:
     -11."""
     if code is None:
         return "has ended"
-    if code in (-signal.SIGTERM, SIGNAL_STATUS + signal.SIGTERM):
+    if code in TERMINATED:
         return "was ended by SIGTERM"
     if code == -signal.SIGBUS:
         return "was killed by SIGBUS, as if /dev/shm were full,"

@@ -204,6 +204,15 @@ def test_the_rank_that_a_launcher_lost_is_named_with_its_signal(
     )
 
 
+def test_a_rank_that_crashed_is_blamed_also_where_another_was_seen_to_be_killed_before(
+    tmp_path: Path,
+) -> None:
+    """No launcher sends SIGSEGV: it has killed the other one because of this one."""
+    act = "end(ranks[0], 9); end(ranks[1], 11); time.sleep(0.3); end_all(); sys.exit(9)"
+    (failure,) = supervised(tmp_path, act).failures
+    assert (failure.rank, failure.how) == (1, "was killed by SIGSEGV")
+
+
 @pytest.mark.parametrize("status", [1, 9])
 def test_ranks_that_are_killed_at_once_are_all_named_in_the_order_of_their_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
