@@ -12,7 +12,7 @@ from typing import Any
 from commbench.core.texts import FIRST, meant, name_of
 from commbench.core.units import value_text
 from commbench.core.variables import MAPS
-from commbench.results.columns import grouped
+from commbench.results.columns import grouped, operation_order
 from commbench.results.row import Measured, Row
 
 from .best import CHOSEN_SETTINGS, Best, best_backends_and_layouts
@@ -66,20 +66,13 @@ class CombinedCases:
         return name_of(self.shared.taken_from(row), told)
 
     def lines(self) -> dict[str, dict[str, list[Combined]]]:
-        """Benchmark -> name without its window -> rows by size; ping-pongs first, then other pairs,
-        then collectives."""
+        """Benchmark -> name without its window -> rows by size; see operation_order."""
         rows = sorted(self.shown, key=lambda row: row.message_bytes)
         by_benchmark = grouped(rows, lambda row: row.benchmark)
-
-        def place(benchmark: str) -> tuple[object, ...]:
-            first = by_benchmark[benchmark][0]
-            return not first.is_half_round_trip, not first.pair, benchmark
-
+        ordered = sorted(by_benchmark.values(), key=lambda own: operation_order(own[0]))
         return {
-            benchmark: grouped(
-                by_benchmark[benchmark], lambda row: self.name(row, without=("window",))
-            )
-            for benchmark in sorted(by_benchmark, key=place)
+            own[0].benchmark: grouped(own, lambda row: self.name(row, without=("window",)))
+            for own in ordered
         }
 
     def short_names(self, lines: Mapping[str, Sequence[Row]]) -> dict[str, str]:

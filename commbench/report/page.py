@@ -21,9 +21,8 @@ MOST_HOSTS = 8
 
 def page(summary: Summary, sections: Sequence[Section]) -> str:
     """The whole document."""
-    return (
-        environment().get_template("page.html.j2").render(about=_about(summary), sections=sections)
-    )
+    template = environment().get_template("page.html.j2")
+    return template.render(about=_about(summary), sections=sections)
 
 
 def _about(summary: Summary) -> Iterator[str]:

@@ -35,7 +35,7 @@ from commbench.core.texts import (
 )
 from commbench.core.units import NO_NUMBER, Unit, natural_key, plural
 from commbench.core.variables import TABLE, brought_along, is_number
-from commbench.results.columns import grouped, row_order
+from commbench.results.columns import grouped, operation_order, row_order
 from commbench.results.intervals import interval_note, marks_note
 from commbench.results.row import Row
 
@@ -134,7 +134,7 @@ def _tables_text(
     rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str], terminal: Terminal
 ) -> Iterator[str]:
     """Each table below its title, where it needs one."""
-    tables = sorted(_tables(rows).items(), key=lambda table: _place(table[1][0]))
+    tables = sorted(_tables(rows).items(), key=lambda table: operation_order(table[1][0]))
     points = [dict(zip((*APART, "window"), key, strict=True)) for key, _ in tables]
     beside_bandwidth = any(map(has_bandwidth, rows))
     for point, (_, listed) in zip(points, tables, strict=True):
@@ -280,8 +280,3 @@ def _flags(rows: Sequence[Row]) -> list[str]:
     counted = sorted(Counter(flags).items(), key=lambda item: (-item[1], item[0]))
     counts = (f"{name} on {plural(count, 'number', 'numbers')}" for name, count in counted)
     return [f"flags: {', '.join(counts)}"] if counted else []
-
-
-def _place(row: Row) -> tuple[Any, ...]:
-    """Ping-pongs first, then other messages between pairs, then collectives."""
-    return not row.is_half_round_trip, not row.pair, row.benchmark, row_order(row)

@@ -181,6 +181,12 @@ def row_order(row: Variables) -> tuple[Any, ...]:
     return tuple(natural_key(getattr(row, name)) for name in NAMES)
 
 
+def operation_order(row: Row) -> tuple[Any, ...]:
+    """Sort key: ping-pongs first, then other messages between pairs, then collectives; rows of one
+    operation by their variables."""
+    return not row.is_half_round_trip, not row.pair, row.benchmark, row_order(row)
+
+
 def hashable(value: Any) -> Any:
     """The value of a variable; a map as a tuple of sorted pairs."""
     return tuple(sorted(value.items())) if isinstance(value, Mapping) else value

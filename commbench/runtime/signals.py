@@ -67,7 +67,8 @@ class RunEnder:
         self._read_end, self._write_end = os.pipe()
         os.set_blocking(self._write_end, False)
         self._thread.start()
-        self._report, sys.unraisablehook = sys.unraisablehook, self._end_in_callback
+        self._report = sys.unraisablehook
+        sys.unraisablehook = self._end_in_callback
         self._before = set_handlers(dict.fromkeys((signal.SIGTERM, signal.SIGINT), self._handle))
         if self._before:
             self._wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)

@@ -40,7 +40,8 @@ EARLY_S = 3.0  # between the end of a rank and that of its world, where the run 
 TERMINATE_S = 10.0  # between SIGTERM and SIGKILL
 # where rank 0 has ended already, or a launcher waits for a rank that is stopped
 BROKEN_TERMINATE_S = 2.0
-CRASHES = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL)  # of no launcher
+# faults of the rank itself: a launcher ends the others by SIGTERM and SIGKILL
+CRASHES = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL)
 PROCESS_LIMIT = (
     "meanwhile the control group was refused more processes or threads: raise its pids.max"
 )

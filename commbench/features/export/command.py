@@ -19,7 +19,7 @@ from commbench.core.variables import NAMES
 from commbench.results.columns import TABLES, arrow_schema, grouped, hashable
 from commbench.results.jsonl import is_json, json_file
 from commbench.results.load import find_sources, in_table_order, load_run, read_rows, row_dicts
-from commbench.results.parquet import parquet_metadata
+from commbench.results.parquet import COMPRESSION, parquet_metadata
 from commbench.results.run_folder import replace_file, resume_command
 from commbench.results.table_files import json_table
 from commbench.runtime.folder_lock import is_measured_into
@@ -140,7 +140,7 @@ def _write_parquet(run: Path) -> int:
             pq.write_table(
                 rows[table].cast(schema),
                 content,
-                compression="snappy" if table == "cases" else "zstd",  # as a run writes them
+                compression=COMPRESSION[table],
                 write_page_checksum=True,
             )
             replace_file(run / f"{table}.parquet", content.getbuffer())

@@ -483,12 +483,16 @@ def group() -> Iterator[Any]:
     dist.destroy_process_group()
 
 
-def steps_of(group: Any, *steps: Step, pool: int = 1) -> list[Any]:
+def lowering_of(group: Any, pool: int = 1) -> NcclLowering:
     buffers = {
         name: HostBuffer(BufferSpec(name, 4, "float32", 3), pool) for name in ("send", "recv")
     }
-    lowering = NcclLowering(group, buffers, "cpu")
-    return list(Lowered.of(Program(steps=steps), "none", lowering.call).steps)
+    return NcclLowering(group, buffers, "cpu")
+
+
+def steps_of(group: Any, *steps: Step, pool: int = 1) -> list[Any]:
+    lower = lowering_of(group, pool).call
+    return list(Lowered.of(Program(steps=steps), "none", lower).steps)
 
 
 def operations(call: Any, copy: int = 0) -> list[tuple[str, int]]:
@@ -548,10 +552,9 @@ def test_what_has_no_batch_is_refused(group: Any, steps: tuple[Step, ...], reaso
 
 def of_group(group: Any, *steps: Step) -> list[Any]:
     """As `steps_of`; the steps of the group of this rank go to its own lowering."""
-    buffers = {name: HostBuffer(BufferSpec(name, 4, "float32", 3)) for name in ("send", "recv")}
     inner: Any = SimpleNamespace(group=group, barrier_tensor="cpu")
     mode: Any = SimpleNamespace(groups={(0,): inner}, engine="python")
-    lower = in_groups(NcclLowering(group, buffers, "cpu"), inner, mode)
+    lower = in_groups(lowering_of(group), inner, mode)
     return list(Lowered.of(Program(steps=steps), "none", lower).steps)
 
 
